@@ -1,0 +1,46 @@
+TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+.PHONY: all build test check lint generate generated fuzz bench tidy
+
+all: build
+
+build: ## both binaries into bin/, the worker static
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ ./cmd/sandbus ./cmd/workerd
+
+test: ## all tests
+	go test ./...
+
+check: lint generated tidy ## what CI runs
+	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 go build ./...
+	go test -race ./...
+
+lint:
+	go vet ./...
+	$(TOOL) golangci-lint run ./...
+	cd schemas && $(TOOL) buf lint && $(TOOL) buf format -d --exit-code
+	cd schemas && { ! git rev-parse -q --verify HEAD^ >/dev/null || $(TOOL) buf breaking --against '../.git#ref=$(BREAKING_BASE),subdir=schemas'; }
+
+# What a change of the schemas is compared with: the commit before this one.
+BREAKING_BASE ?= HEAD^
+
+generate: ## the Go code of schemas/
+	cd schemas && $(TOOL) buf format -w && $(TOOL) buf generate
+
+generated: ## fails when the committed code is not what generate makes
+	@tmp=$$(mktemp -d) && trap 'rm -rf "$$tmp"' EXIT && cd schemas && $(TOOL) buf generate -o "$$tmp" && \
+	for f in $$(find . -name '*.pb.go'); do cmp "$$f" "$$tmp/$$f" || { echo "run: make generate" >&2; exit 1; }; done
+
+tidy: ## fails when go.mod is not what go mod tidy makes
+	go mod tidy -diff
+
+FUZZTIME ?= 20s
+fuzz: ## each fuzz test for FUZZTIME
+	@set -e; for pkg in $$(go list ./...); do \
+		for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+			echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; \
+		done; done
+
+bench: ## the ratios of this machine, three processes on loopback
+	go test -run '^$$' -bench . -benchtime 1x -timeout 30m ./bench

@@ -1,0 +1,342 @@
+package bus
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
+
+	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+)
+
+const (
+	// silenceLimit is how long a worker that has a request under way may say nothing at all: it sends a keep-alive
+	// every 5 s, and the registrar calls it gone after 17 s.
+	silenceLimit = 20 * time.Second
+	// maxAnswer bounds an answer that arrives in chunks, in bytes.
+	maxAnswer = 64 << 20
+)
+
+// Caller sends requests to workers and routes what they answer. It may be used by many goroutines.
+type Caller struct {
+	conn    *Conn
+	harness HarnessID
+	id      ConnID
+
+	mu    sync.Mutex // guards the fields below
+	calls map[OpID]*call
+	err   error // set when closed
+	sub   *nats.Subscription
+}
+
+// NewCaller begins to listen for answers. The connection must have a harness's credential.
+func NewCaller(conn *Conn) (*Caller, error) {
+	h, err := ParseHarnessID(conn.Identity().Name)
+	if err != nil {
+		return nil, err
+	}
+	if conn.Identity().Role != RoleHarness {
+		return nil, fmt.Errorf("the credential is for a %s, calls need one for a harness", conn.Identity().Role)
+	}
+	c := &Caller{conn: conn, harness: h, id: NewConnID(), calls: map[OpID]*call{}}
+	c.sub, err = conn.subscribe(join("rep.*.*", string(h), string(c.id), ">"), c.receive)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close fails the calls that are under way with ErrClosed. The connection stays open.
+func (c *Caller) Close() {
+	c.mu.Lock()
+	calls := c.calls
+	c.calls, c.err = nil, ErrClosed
+	c.mu.Unlock()
+	for _, call := range calls {
+		call.fail(ErrClosed)
+	}
+	_ = c.sub.Unsubscribe() // fails only when the connection is closed already
+}
+
+// call is one op of ours that waits for answers.
+type call struct {
+	subject string // where the answers must come
+	heard   func(*nats.Msg)
+	failed  func(error)
+}
+
+func (c *call) fail(err error) { c.failed(err) }
+
+func (c *Caller) receive(m *nats.Msg) {
+	op := OpID(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
+	c.mu.Lock()
+	call := c.calls[op]
+	c.mu.Unlock()
+	if call == nil || call.subject != m.Subject {
+		return // ended already, or said by another sandbox than the one that was asked
+	}
+	call.heard(m)
+}
+
+func (c *Caller) register(op OpID, call *call) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	if c.calls[op] != nil {
+		return Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s is under way: an op names one request for good", op)
+	}
+	c.calls[op] = call
+	return nil
+}
+
+func (c *Caller) unregister(op OpID) {
+	c.mu.Lock()
+	delete(c.calls, op)
+	c.mu.Unlock()
+}
+
+func (c *Caller) replySubject(t Target, op OpID) string {
+	return join("rep", string(t.Zone), string(t.Sandbox), string(c.harness), string(c.id), string(op))
+}
+
+// publish sends a request as soon as the client is connected.
+func (c *Caller) publish(ctx context.Context, subject, reply string, payload []byte) error {
+	if limit := c.conn.MaxMessage(); len(payload) > limit {
+		return Errorf(sandbusv1.Code_CODE_TOO_LARGE, "the request has %d bytes, one message holds %d", len(payload), limit)
+	}
+	for {
+		err := c.conn.publishRequest(subject, reply, payload)
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, nats.ErrConnectionClosed) {
+			return ErrClosed
+		}
+		if err := c.conn.awaitConnected(ctx); err != nil {
+			return err
+		}
+		select { // the client may say "connected" a moment before it accepts
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrPublish, context.Cause(ctx))
+		}
+	}
+}
+
+// isNoResponders recognises the hub's word that nobody listens on a subject.
+func isNoResponders(m *nats.Msg) bool {
+	return len(m.Data) == 0 && m.Header.Get("Status") == "503"
+}
+
+type errorMessage interface {
+	proto.Message
+	GetError() *sandbusv1.Error
+}
+
+// Request asks a worker and waits for its one answer, however long it is. op names the request; empty means a new
+// one. Errors: ErrNoResponders (nothing ran), *[Error] (the worker's own word), ErrPeerSilent (nobody knows whether it
+// ran), ErrPublish, ErrClosed, *[StreamError], the context's cause.
+func (c *Caller) Request(ctx context.Context, t Target, verb string, op OpID, req proto.Message, resp errorMessage) error {
+	return c.Fetch(ctx, t, verb, op, req, resp, nil)
+}
+
+// Fetch is Request for a verb whose answer may be a stream that begins with the message: what the data frames carry is
+// written to data, whole when Fetch returns nil. A nil data takes no such answer. Errors: also those of data.
+func (c *Caller) Fetch(ctx context.Context, t Target, verb string, op OpID, req proto.Message, resp errorMessage, data io.Writer) error {
+	if op == "" {
+		op = NewOpID()
+	}
+	payload, err := proto.Marshal(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", verb, err)
+	}
+	return c.request(ctx, t, t.prefix()+verb, op, op, payload, resp, data)
+}
+
+// Control sends a control message of an op that may be under way, and waits for the answer.
+func (c *Caller) Control(ctx context.Context, t Target, op OpID, control string, req proto.Message, resp errorMessage) error {
+	payload, err := proto.Marshal(req)
+	if err != nil {
+		return fmt.Errorf("%s: %w", control, err)
+	}
+	return c.request(ctx, t, join(t.prefix()+"op", string(op), control), NewOpID(), op, payload, resp, nil)
+}
+
+func (c *Caller) request(ctx context.Context, t Target, subject string, id, op OpID, payload []byte, resp errorMessage, data io.Writer) error {
+	w := &waiter{got: make(chan result, 1), data: data}
+	w.ack = func(b []byte) error { return c.conn.publish(join(t.prefix()+"op", string(id), "ack"), b) }
+	reply := c.replySubject(t, id)
+	if err := c.register(id, &call{subject: reply, heard: w.heard, failed: w.fail}); err != nil {
+		return err
+	}
+	defer c.unregister(id)
+	defer w.close()
+	if err := c.publish(ctx, subject, reply, payload); err != nil {
+		return err
+	}
+	silence := time.NewTimer(silenceLimit)
+	defer silence.Stop()
+	for {
+		select {
+		case r := <-w.got:
+			if r.err != nil {
+				return r.err
+			}
+			if err := proto.Unmarshal(r.data, resp); err != nil {
+				return &StreamError{Rule: fmt.Sprintf("the answer to op %s is no %s", op, resp.ProtoReflect().Descriptor().Name())}
+			}
+			return FromWire(resp.GetError())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-silence.C:
+			if quiet := w.quiet(); quiet < silenceLimit {
+				silence.Reset(silenceLimit - quiet)
+				continue
+			}
+			return fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, op, silenceLimit)
+		}
+	}
+}
+
+type result struct {
+	data []byte
+	err  error
+}
+
+// waiter waits for one message, or for the frames that make one.
+type waiter struct {
+	got chan result // one element: the first result counts
+	ack func([]byte) error
+	// data takes what follows a started frame; nil means that there must be none.
+	data io.Writer
+
+	mu     sync.Mutex // guards the fields below
+	last   time.Time
+	recv   *Receiver
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func (w *waiter) put(r result) {
+	select {
+	case w.got <- r:
+	default:
+	}
+}
+
+func (w *waiter) fail(err error) { w.put(result{err: err}) }
+
+func (w *waiter) quiet() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Since(w.last)
+}
+
+func (w *waiter) heard(m *nats.Msg) {
+	if !isFrame(m.Data) {
+		if isNoResponders(m) {
+			w.fail(ErrNoResponders)
+			return
+		}
+		w.put(result{data: m.Data})
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.last = time.Now()
+	f, err := ParseFrame(m.Data)
+	if err != nil {
+		w.fail(err)
+		return
+	}
+	if f.Kind == FrameAck || f.Kind == FrameNak || (f.Kind == FrameKeepAlive && w.recv == nil) {
+		return // the request is under way
+	}
+	if w.recv == nil {
+		w.recv = newReceiver(DefaultWindow, w.ack)
+		var ctx context.Context
+		ctx, w.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the cause is never asked for
+		w.done = make(chan struct{})
+		go func() {
+			defer close(w.done)
+			message, err := w.collect(ctx)
+			w.put(result{message, err})
+		}()
+	}
+	w.recv.deliver(f)
+}
+
+func (w *waiter) close() {
+	w.mu.Lock()
+	recv, cancel, done := w.recv, w.cancel, w.done
+	w.mu.Unlock()
+	if recv == nil {
+		return
+	}
+	recv.fail(ErrClosed)
+	cancel()
+	<-done
+}
+
+// collect puts an answer together that came in chunks: the message itself, or a message in a started frame and data
+// behind it.
+func (w *waiter) collect(ctx context.Context) ([]byte, error) {
+	var message []byte
+	var total int64
+	sum := sha256.New()
+	started := false
+	for {
+		f, err := w.recv.Next(ctx)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case f.Kind == FrameStarted && w.data != nil:
+			message, started = f.Body, true
+		case f.Kind == FrameData && started:
+			if _, err := w.data.Write(f.Body); err != nil {
+				return nil, err
+			}
+			sum.Write(f.Body)
+			total += int64(len(f.Body))
+		case f.Kind == FrameData:
+			if len(message)+len(f.Body) > maxAnswer {
+				return nil, &StreamError{Rule: fmt.Sprintf("an answer has at most %d bytes", maxAnswer)}
+			}
+			message = append(message, f.Body...)
+			total += int64(len(f.Body))
+		case f.Kind == FrameEnd:
+			return message, checkEnd(f.Body, total, sum.Sum(nil))
+		default:
+			return nil, &StreamError{Rule: fmt.Sprintf("this answer has no frames of kind %d", f.Kind)}
+		}
+	}
+}
+
+// checkEnd compares what an end frame says with what came.
+func checkEnd(body []byte, total int64, sum []byte) error {
+	var end sandbusv1.StreamEnd
+	if err := proto.Unmarshal(body, &end); err != nil {
+		return &StreamError{Rule: "the end frame's body is no StreamEnd"}
+	}
+	if err := FromWire(end.GetError()); err != nil {
+		return err
+	}
+	if end.GetStdoutBytes() != total {
+		return &StreamError{Rule: fmt.Sprintf("the end says %d bytes, %d came", end.GetStdoutBytes(), total)}
+	}
+	if want := end.GetSha256(); len(want) > 0 && !bytes.Equal(want, sum) {
+		return &StreamError{Rule: fmt.Sprintf("the end says SHA-256 %x, the bytes have %x", want, sum)}
+	}
+	return nil
+}

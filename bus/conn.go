@@ -1,0 +1,301 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Config says how to reach a hub.
+type Config struct {
+	// URL is the hub's address, such as nats://127.0.0.1:4222; several are separated by commas. Must not be empty,
+	// unless Dial is set.
+	URL string
+	// Credential is what the hub is shown, and gives the identity from which all subjects follow. Must not be zero.
+	Credential Credential
+	// Name is shown in the hub's connection list; empty means the identity.
+	Name string
+	// ConnectTimeout is how long Connect goes on trying; zero means 5 s, below zero means until its context ends.
+	ConnectTimeout time.Duration
+	// Dial connects to the hub instead of TCP to URL's host, for a hub in this process; nil means TCP.
+	Dial func() (net.Conn, error)
+	// Logger gets connection events; nil discards them.
+	Logger *slog.Logger
+	// OnClosed is called once when the connection has ended for good without Close; nil means nobody.
+	OnClosed func(error)
+	// OnDenied is called when the hub refuses a subject to the identity, with an error that wraps ErrDenied; nil means
+	// nobody. NATS says so behind the call that was refused.
+	OnDenied func(error)
+}
+
+const (
+	defaultConnectTimeout = 5 * time.Second
+	dialTimeout           = 2 * time.Second
+	drainTimeout          = 5 * time.Second
+	// pendingMsgs and pendingBytes raise the limits of the subscriptions that carry streams: past them nats.go drops
+	// messages of all ops of the connection. Credit bounds what one op can have in there.
+	pendingMsgs  = 1 << 20
+	pendingBytes = 1 << 29
+)
+
+// Conn is a connection to the hub that reconnects by itself for as long as it is not closed.
+type Conn struct {
+	nc     *nats.Conn
+	id     Identity
+	log    *slog.Logger
+	closed chan struct{}
+	once   sync.Once
+
+	mu        sync.Mutex    // guards the fields below
+	connected chan struct{} // closed while connected; another one after each disconnect
+	closing   bool
+	again     func()      // who wants to know of a reconnect
+}
+
+// ConnectError says that no hub could be reached, or that it refused us.
+type ConnectError struct {
+	URL   string
+	After time.Duration
+	Err   error
+}
+
+func (e *ConnectError) Error() string {
+	return fmt.Sprintf("connect to hub %s: gave up after %s: %v", e.URL, e.After.Round(time.Millisecond), e.Err)
+}
+
+func (e *ConnectError) Unwrap() error { return e.Err }
+
+// ErrRefused says that the hub does not accept the credential.
+var ErrRefused = errors.New("the hub refuses the credential")
+
+// Connect reaches the hub, trying again until the configured time or ctx is over; a refused credential ends it at
+// once. Errors: *[ConnectError].
+func Connect(ctx context.Context, cfg Config) (*Conn, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Credential.IsZero() {
+		return nil, errors.New("connect to hub: no credential")
+	}
+	if cfg.URL == "" && cfg.Dial == nil {
+		return nil, errors.New("connect to hub: no URL")
+	}
+	limit := cfg.ConnectTimeout
+	if limit == 0 {
+		limit = defaultConnectTimeout
+	}
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	c := &Conn{
+		id: cfg.Credential.Identity(), log: cfg.Logger,
+		closed: make(chan struct{}), connected: make(chan struct{}),
+	}
+	close(c.connected)
+	begin := time.Now()
+	opts := c.options(cfg)
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
+		nc, err := nats.Connect(cfg.URL, opts...)
+		if err == nil {
+			c.nc = nc
+			return c, nil
+		}
+		if errors.Is(err, nats.ErrAuthorization) || strings.Contains(strings.ToLower(err.Error()), "authorization violation") {
+			return nil, &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: ErrRefused}
+		}
+		cfg.Logger.Debug("hub not reached", "url", cfg.URL, "error", err)
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil, &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: err}
+		case <-t.C:
+		}
+	}
+}
+
+func (c *Conn) options(cfg Config) []nats.Option {
+	name := cfg.Name
+	if name == "" {
+		name = c.id.String()
+	}
+	opts := []nats.Option{
+		nats.Name(name),
+		nats.Token(cfg.Credential.Token()),
+		nats.CustomInboxPrefix(c.id.inboxPrefix()),
+		nats.Timeout(dialTimeout),
+		nats.DrainTimeout(drainTimeout),
+		// For ever: two equal authorization errors would close the client otherwise, and a hub that restarts refuses
+		// while it starts.
+		nats.MaxReconnects(-1),
+		nats.IgnoreAuthErrorAbort(),
+		nats.ReconnectWait(100 * time.Millisecond),
+		nats.ReconnectJitter(200*time.Millisecond, time.Second),
+		// A client-side buffer would flush stale frames late: publishing fails at once and recovery owns it.
+		nats.ReconnectBufSize(-1),
+		nats.PingInterval(20 * time.Second),
+		nats.MaxPingsOutstanding(2),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) { c.onDisconnect(err) }),
+		nats.ReconnectHandler(func(*nats.Conn) { c.onReconnect() }),
+		nats.ClosedHandler(func(nc *nats.Conn) { c.onClosed(nc.LastError(), cfg.OnClosed) }),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { c.onError(sub, err, cfg.OnDenied) }),
+	}
+	if cfg.Dial != nil {
+		opts = append(opts, nats.InProcessServer(inProcess(cfg.Dial)))
+	}
+	return opts
+}
+
+type inProcess func() (net.Conn, error)
+
+func (f inProcess) InProcessConn() (net.Conn, error) { return f() }
+
+func (c *Conn) onDisconnect(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.connected:
+		c.connected = make(chan struct{})
+	default:
+	}
+	if !c.closing {
+		c.log.Warn("hub connection lost", "error", err)
+	}
+}
+
+func (c *Conn) onReconnect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.connected:
+	default:
+		close(c.connected)
+	}
+	c.log.Info("hub connection back")
+	if c.again != nil {
+		c.again() // must only hand off
+	}
+}
+
+// onReconnected registers who is told of a reconnect; nil means nobody.
+func (c *Conn) onReconnected(f func()) {
+	c.mu.Lock()
+	c.again = f
+	c.mu.Unlock()
+}
+
+func (c *Conn) onClosed(err error, tell func(error)) {
+	c.once.Do(func() { close(c.closed) })
+	c.mu.Lock()
+	closing := c.closing
+	c.mu.Unlock()
+	if !closing && tell != nil {
+		tell(err)
+	}
+}
+
+func (c *Conn) onError(sub *nats.Subscription, err error, tell func(error)) {
+	subject := ""
+	if sub != nil {
+		subject = sub.Subject
+	}
+	c.log.Error("hub reports", "error", err, "subject", subject)
+	if errors.Is(err, nats.ErrPermissionViolation) && tell != nil {
+		tell(fmt.Errorf("%w: %w", ErrDenied, err))
+	}
+}
+
+// Identity is who we are for the hub.
+func (c *Conn) Identity() Identity { return c.id }
+
+// URL is the hub that we are connected to, without any secret.
+func (c *Conn) URL() string { return c.nc.ConnectedUrlRedacted() }
+
+// MaxMessage is how many bytes one message may have: the hub's payload limit less what a header may take.
+func (c *Conn) MaxMessage() int { return int(c.nc.MaxPayload()) - 4<<10 }
+
+// Done is closed when the connection has ended for good.
+func (c *Conn) Done() <-chan struct{} { return c.closed }
+
+// awaitConnected returns when the client is connected. Errors: ErrClosed, the context's cause.
+func (c *Conn) awaitConnected(ctx context.Context) error {
+	c.mu.Lock()
+	connected := c.connected
+	c.mu.Unlock()
+	select {
+	case <-connected:
+		return nil
+	default:
+	}
+	select {
+	case <-connected:
+		return nil
+	case <-c.closed:
+		return ErrClosed
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrPublish, context.Cause(ctx))
+	}
+}
+
+func (c *Conn) publish(subject string, payload []byte) error {
+	if err := c.nc.Publish(subject, payload); err != nil {
+		return fmt.Errorf("%w: %w", ErrPublish, err)
+	}
+	return nil
+}
+
+func (c *Conn) publishRequest(subject, reply string, payload []byte) error {
+	if err := c.nc.PublishRequest(subject, reply, payload); err != nil {
+		return fmt.Errorf("%w: %w", ErrPublish, err)
+	}
+	return nil
+}
+
+func (c *Conn) subscribe(subject string, f nats.MsgHandler) (*nats.Subscription, error) {
+	sub, err := c.nc.Subscribe(subject, f)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe %s: %w", subject, err)
+	}
+	if err := sub.SetPendingLimits(pendingMsgs, pendingBytes); err != nil {
+		return nil, fmt.Errorf("subscribe %s: %w", subject, err)
+	}
+	return sub, nil
+}
+
+// Flush returns when the hub has seen all that was published before.
+func (c *Conn) Flush(ctx context.Context) error {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, drainTimeout)
+		defer cancel()
+	}
+	return c.nc.FlushWithContext(ctx)
+}
+
+// Close sends what was published, delivers what has arrived, and ends the connection; it takes at most 5 s. It may
+// be called twice.
+func (c *Conn) Close() {
+	c.mu.Lock()
+	c.closing = true
+	c.mu.Unlock()
+	if err := c.nc.Drain(); err != nil { // not connected, or closed already
+		c.nc.Close()
+	}
+	t := time.NewTimer(drainTimeout + time.Second)
+	defer t.Stop()
+	select { // Drain returns before it is done
+	case <-c.closed:
+	case <-t.C:
+		c.nc.Close()
+		<-c.closed
+	}
+}

@@ -1,0 +1,116 @@
+package hub
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sandbus/sandbus/bus"
+)
+
+// State is what a running hub leaves in its directory, for other programs of the same user.
+type State struct {
+	URL string `json:"url"`
+	Key string `json:"key"` // the minter's: whoever reads it may be anybody at this hub
+	PID int    `json:"pid"`
+}
+
+const (
+	stateFile = "hub.json" // mode 0600
+	lockFile  = "lock"
+)
+
+// DefaultDir is where a user's own hub keeps its state: $SANDBUS_STATE_DIR, else $XDG_STATE_HOME/sandbus, else
+// ~/.local/state/sandbus.
+func DefaultDir() (string, error) {
+	if d := os.Getenv("SANDBUS_STATE_DIR"); d != "" {
+		return d, nil
+	}
+	if d := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(d) {
+		return filepath.Join(d, "sandbus"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("no place for the hub's state: %w; set SANDBUS_STATE_DIR", err)
+	}
+	return filepath.Join(home, ".local", "state", "sandbus"), nil
+}
+
+// stateDir is a directory that this process has locked.
+type stateDir struct {
+	dir  string
+	lock *os.File
+}
+
+// lockState takes a directory for one hub. Two servers on one JetStream directory would both start without complaint.
+func lockState(dir string) (*stateDir, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("hub directory: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("hub directory: %w", err)
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = f.Close() // was not ours
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("hub directory %s: %w", dir, ErrRunning)
+		}
+		return nil, fmt.Errorf("lock hub directory %s: %w", dir, err)
+	}
+	return &stateDir{dir: dir, lock: f}, nil
+}
+
+func (s *stateDir) publish(st State) error {
+	b, err := json.Marshal(st)
+	if err != nil {
+		return fmt.Errorf("hub state: %w", err)
+	}
+	tmp, err := os.CreateTemp(s.dir, stateFile+".*") // mode 0600
+	if err != nil {
+		return fmt.Errorf("hub state: %w", err)
+	}
+	_, err = tmp.Write(append(b, '\n'))
+	err = errors.Join(err, tmp.Close())
+	if err == nil {
+		err = os.Rename(tmp.Name(), filepath.Join(s.dir, stateFile))
+	}
+	if err != nil {
+		return fmt.Errorf("hub state: %w", errors.Join(err, os.Remove(tmp.Name())))
+	}
+	return nil
+}
+
+func (s *stateDir) release() {
+	_ = os.Remove(filepath.Join(s.dir, stateFile)) // may not be there
+	_ = s.lock.Close()                             // releases the lock
+}
+
+// Find returns the state of the hub that runs on a directory, and whether there is one.
+func Find(dir string) (State, *bus.Minter, bool, error) {
+	b, err := os.ReadFile(filepath.Join(dir, stateFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return State{}, nil, false, nil
+	}
+	if err != nil {
+		return State{}, nil, false, fmt.Errorf("hub state: %w", err)
+	}
+	if s, err := lockState(dir); err == nil { // nobody holds it: the file is left from a hub that was killed
+		_ = s.lock.Close()
+		return State{}, nil, false, nil
+	}
+	var st State
+	if err := json.Unmarshal(b, &st); err != nil {
+		return State{}, nil, false, fmt.Errorf("hub state %s: %w", filepath.Join(dir, stateFile), err)
+	}
+	m, err := bus.ParseMinter(st.Key)
+	if err != nil {
+		return State{}, nil, false, fmt.Errorf("hub state %s: %w", filepath.Join(dir, stateFile), err)
+	}
+	return st, m, true, nil
+}

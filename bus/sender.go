@@ -1,0 +1,263 @@
+package bus
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// The clocks of a stream.
+const (
+	resendAfter    = 300 * time.Millisecond // silence after which unacknowledged frames are sent again
+	maxResendAfter = 5 * time.Second        // it doubles up to this while the silence lasts
+	keepAliveEvery = 5 * time.Second        // a quiet stream says that it lives
+	peerSilence    = 60 * time.Second       // no ack for this long ends the stream
+	ackAfter       = 50 * time.Millisecond  // a receiver acknowledges no later than this
+)
+
+// Sender is the sending end of a stream: it numbers frames, keeps what is not acknowledged, and sends it again when
+// it was lost (go-back-N).
+//
+// Credit is an absolute number: how many bytes of stdout, stderr and data the receiver has room for since the
+// stream's start. It only grows, so that a lost or late ack does no harm. Both ends know the first value, the window.
+// A Sender may be used by several goroutines; the frames of each go out in its order.
+type Sender struct {
+	publish func([]byte) error
+
+	mu      sync.Mutex // guards the fields below
+	frames  [][]byte   // payloads of the frames una … next-1
+	una     uint64     // the first unacknowledged frame
+	next    uint64     // the next frame's number
+	sent    uint64     // bytes that used credit
+	limit   uint64     // credit: sent may grow up to this
+	ended   bool       // the end frame is in frames, or was
+	err     error      // why the stream is over
+	changed chan struct{}
+	timer   *time.Timer
+	backoff time.Duration
+	lastAck time.Time // the last sign of the peer
+	lastOut time.Time // the last frame that went out
+}
+
+// newSender starts a stream with a window of credit. publish hands one payload to the connection; its errors count
+// as a lost frame.
+func newSender(window int64, publish func([]byte) error) *Sender {
+	now := time.Now()
+	s := &Sender{
+		publish: publish, limit: uint64(window), changed: make(chan struct{}),
+		backoff: resendAfter, lastAck: now, lastOut: now,
+	}
+	s.timer = time.AfterFunc(keepAliveEvery, s.tick)
+	return s
+}
+
+// Write sends one frame. Bodies that use credit are cut into chunks and wait for it; ctx ends the waiting. The body
+// may be used again after the return. Errors: the context's cause, ErrPeerSilent, ErrAborted, *StreamError.
+func (s *Sender) Write(ctx context.Context, kind FrameKind, body []byte) error {
+	if !kind.counts() {
+		return s.send(kind, body)
+	}
+	for len(body) > 0 {
+		chunk := body[:min(len(body), ChunkBytes)]
+		if err := s.awaitCredit(ctx, len(chunk)); err != nil {
+			return err
+		}
+		if err := s.send(kind, chunk); err != nil {
+			return err
+		}
+		body = body[len(chunk):]
+	}
+	return nil
+}
+
+// awaitCredit takes n bytes of credit.
+func (s *Sender) awaitCredit(ctx context.Context, n int) error {
+	for {
+		s.mu.Lock()
+		if s.err != nil {
+			defer s.mu.Unlock()
+			return s.err
+		}
+		if s.sent+uint64(n) <= s.limit {
+			s.sent += uint64(n)
+			s.mu.Unlock()
+			return nil
+		}
+		changed := s.changed
+		s.armLocked(s.backoff)
+		s.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (s *Sender) send(kind FrameKind, body []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return s.err
+	}
+	if s.ended {
+		return &StreamError{Rule: "nothing follows the end frame"}
+	}
+	payload := Frame{Seq: s.next, Kind: kind, Body: body}.Append(make([]byte, 0, frameHeader+len(body)))
+	s.frames = append(s.frames, payload)
+	s.next++
+	s.ended = kind == FrameEnd
+	s.lastOut = time.Now()
+	if s.next-s.una == 1 {
+		s.armLocked(s.backoff)
+	}
+	// Under the lock, so that the order on the wire is the order of the numbers. It writes into the client's buffer and
+	// does not wait for the peer.
+	_ = s.publish(payload) // lost: the resend takes care of it
+	return nil
+}
+
+// End sends the end frame and waits until the receiver has acknowledged it. Errors: as Write.
+func (s *Sender) End(ctx context.Context, body []byte) error {
+	if err := s.send(FrameEnd, body); err != nil {
+		return err
+	}
+	for {
+		s.mu.Lock()
+		done, err, changed := s.una == s.next, s.err, s.changed
+		s.mu.Unlock()
+		if done || err != nil {
+			s.stop(nil)
+			return err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			s.stop(context.Cause(ctx))
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// stop ends the stream on this side: everything that waits fails with err.
+func (s *Sender) stop(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failLocked(err)
+}
+
+func (s *Sender) failLocked(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+	s.frames = nil
+	s.timer.Stop()
+	s.wakeLocked()
+}
+
+func (s *Sender) wakeLocked() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *Sender) armLocked(d time.Duration) {
+	if s.err == nil {
+		s.timer.Reset(d)
+	}
+}
+
+// deliver takes an ack or nak from the peer.
+func (s *Sender) deliver(f Frame) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return
+	}
+	if f.Seq > s.next {
+		s.failLocked(&StreamError{Rule: fmt.Sprintf("frame %d was acknowledged, %d is the next to be sent", f.Seq, s.next)})
+		return
+	}
+	s.lastAck = time.Now()
+	s.backoff = resendAfter
+	moved := false
+	if f.Seq > s.una {
+		n := f.Seq - s.una
+		clear(s.frames[:n]) // let the payloads go
+		s.frames = s.frames[n:]
+		s.una = f.Seq
+		moved = true
+	}
+	if limit := f.number(); limit > s.limit {
+		if limit > s.sent+MaxWindow {
+			limit = s.sent + MaxWindow // bounds what we keep for a peer that claims more
+		}
+		s.limit = max(limit, s.limit)
+		moved = true
+	}
+	if f.Kind == FrameNak && f.Seq == s.una {
+		s.resendLocked()
+	}
+	if moved {
+		s.wakeLocked()
+	}
+	if s.una < s.next {
+		s.armLocked(s.backoff)
+	} else {
+		s.armLocked(keepAliveEvery)
+	}
+}
+
+// resendLocked sends all unacknowledged frames again.
+func (s *Sender) resendLocked() {
+	s.lastOut = time.Now()
+	for _, payload := range s.frames {
+		if s.publish(payload) != nil {
+			return
+		}
+	}
+}
+
+// tick runs when the stream has been quiet for a while.
+func (s *Sender) tick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil {
+		return
+	}
+	now := time.Now()
+	if now.Sub(s.lastAck) >= peerSilence {
+		s.failLocked(fmt.Errorf("%w: no acknowledgement for %s", ErrPeerSilent, peerSilence))
+		return
+	}
+	quiet := now.Sub(max2(s.lastAck, s.lastOut))
+	switch {
+	case quiet < s.backoff:
+		s.armLocked(s.backoff - quiet)
+		return
+	case s.una < s.next:
+		s.resendLocked()
+		s.backoff = min(2*s.backoff, maxResendAfter)
+		s.armLocked(s.backoff)
+	default:
+		// Nothing on its way. Ask for an ack: it shows that the peer lives, and repairs a lost grant of credit.
+		s.lastOut = now
+		_ = s.publish(Frame{Seq: s.next, Kind: FrameKeepAlive}.Append(nil))
+		s.backoff = min(2*s.backoff, maxResendAfter)
+		s.armLocked(max(s.backoff, resendAfter))
+	}
+}
+
+func max2(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// ackFrame is the payload of an ack or nak.
+func ackFrame(kind FrameKind, expected, limit uint64) []byte {
+	body := binary.BigEndian.AppendUint64(nil, limit)
+	return Frame{Seq: expected, Kind: kind, Body: body}.Append(make([]byte, 0, frameHeader+len(body)))
+}

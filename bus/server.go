@@ -1,0 +1,522 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
+
+	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+)
+
+// maxRequests bounds the requests of one worker that are under way; one more is answered CODE_BUSY.
+const maxRequests = 1024
+
+// Server answers the requests to one worker instance. Register handlers, then Start.
+type Server struct {
+	conn     *Conn
+	target   Target
+	log      *slog.Logger
+	handlers map[string]handler
+	sub      *nats.Subscription
+	life     context.Context //nolint:containedctx // the server's own life, ended by Stop
+	end      context.CancelCauseFunc
+	wg       sync.WaitGroup
+	slots    chan struct{} // one element for each request under way: its capacity is the bound
+
+	mu   sync.Mutex // guards the fields below
+	ops  map[OpID]*Op
+	past tombstones
+}
+
+type handler struct {
+	serve func(*Request)
+	isOp  bool
+}
+
+// NewServer makes a server for a target on a connection. A nil logger discards.
+func NewServer(conn *Conn, target Target, log *slog.Logger) *Server {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	life, end := context.WithCancelCause(context.Background())
+	return &Server{
+		conn: conn, target: target, log: log, handlers: map[string]handler{}, life: life, end: end,
+		slots: make(chan struct{}, maxRequests), ops: map[OpID]*Op{}, past: tombstones{state: map[OpID]string{}},
+	}
+}
+
+// Handle registers a verb that is answered by one message. It may be called before Start only.
+func Handle[Req, Resp any, PReq interface {
+	*Req
+	requestMessage
+}, PResp interface {
+	*Resp
+	proto.Message
+}](s *Server, verb string, serve func(context.Context, PReq) (PResp, error)) {
+	s.handlers[verb] = handler{serve: func(r *Request) { serveMessage(r, PReq(new(Req)), serve) }}
+}
+
+// HandleOp is Handle for a verb that runs long enough to be aborted: ctx ends with ErrAborted as its cause.
+func HandleOp[Req, Resp any, PReq interface {
+	*Req
+	requestMessage
+}, PResp interface {
+	*Resp
+	proto.Message
+}](s *Server, verb string, serve func(context.Context, PReq) (PResp, error)) {
+	s.handlers[verb] = handler{serve: func(r *Request) { serveMessage(r, PReq(new(Req)), serve) }, isOp: true}
+}
+
+func serveMessage[PReq requestMessage, PResp proto.Message](r *Request, req PReq, serve func(context.Context, PReq) (PResp, error)) {
+	ctx, err := r.Decode(req)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	resp, err := serve(ctx, req)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	r.Reply(resp)
+}
+
+// HandleStream registers a verb that is answered by a stream, or that takes one. serve must end with Reply, Fail or
+// the End of its Sender.
+func (s *Server) HandleStream(verb string, serve func(*Request)) {
+	s.handlers[verb] = handler{serve: serve, isOp: true}
+}
+
+// Start begins to serve.
+func (s *Server) Start() error {
+	sub, err := s.conn.subscribe(s.target.prefix()+">", s.receive)
+	if err != nil {
+		return err
+	}
+	s.sub = sub
+	return nil
+}
+
+// Load is how many requests are under way.
+func (s *Server) Load() int { return len(s.slots) }
+
+// errStopping is the cause with which the ops of a stopped server end.
+var errStopping = errors.New("the worker is stopping")
+
+// Stop refuses new requests, waits for those under way until ctx ends, then ends them, and waits for all.
+func (s *Server) Stop(ctx context.Context) {
+	if s.sub != nil {
+		_ = s.sub.Unsubscribe() // fails only when the connection is closed already
+	}
+	done := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	s.end(errStopping)
+	<-done
+}
+
+// receive runs on the subscription's goroutine: it hands off and returns.
+func (s *Server) receive(m *nats.Msg) {
+	rest, ok := strings.CutPrefix(m.Subject, s.target.prefix())
+	if !ok {
+		return
+	}
+	if control, ok := strings.CutPrefix(rest, "op."); ok {
+		op, verb, _ := strings.Cut(control, ".")
+		s.control(OpID(op), verb, m)
+		return
+	}
+	r := &Request{Verb: rest, srv: s, msg: m, json: strings.HasPrefix(m.Header.Get("Content-Type"), "application/json")}
+	if !strings.HasPrefix(m.Reply, join("rep", string(s.target.Zone), string(s.target.Sandbox))+".") {
+		s.log.Warn("request without a reply subject that we may answer", "verb", rest)
+		return
+	}
+	if subj, err := ParseSubject(m.Reply); err == nil {
+		r.Op = subj.Op
+	}
+	h, ok := s.handlers[rest]
+	if !ok {
+		r.Fail(Errorf(sandbusv1.Code_CODE_UNKNOWN_VERB, "verb %.80q: this worker does not serve it", rest))
+		return
+	}
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		r.Fail(Errorf(sandbusv1.Code_CODE_BUSY, "%d requests are under way, the bound is %d", len(s.slots), maxRequests))
+		return
+	}
+	if h.isOp {
+		if err := r.register(); err != nil {
+			<-s.slots
+			r.Fail(err)
+			return
+		}
+	}
+	s.wg.Go(func() {
+		defer func() { <-s.slots }()
+		defer r.finish()
+		r.keepAlive = time.AfterFunc(keepAliveEvery, r.stillHere)
+		h.serve(r)
+	})
+}
+
+// control handles what must not wait behind requests.
+func (s *Server) control(id OpID, verb string, m *nats.Msg) {
+	s.mu.Lock()
+	op := s.ops[id]
+	s.mu.Unlock()
+	switch verb {
+	case "ack", "in":
+		if op == nil {
+			return // a late ack, or input of an op that has ended
+		}
+		f, err := ParseFrame(m.Data)
+		switch {
+		case err != nil:
+			op.fail(err)
+		case verb == "ack":
+			op.deliverAck(f)
+		default:
+			op.Incoming().deliver(f)
+		}
+	case "abort":
+		s.abort(id, op, m)
+	default:
+		s.log.Warn("unknown control", "op", string(id))
+	}
+}
+
+func (s *Server) abort(id OpID, op *Op, m *nats.Msg) {
+	state := "running"
+	if op != nil {
+		op.cancel(ErrAborted)
+	} else {
+		s.mu.Lock()
+		if state = s.past.state[id]; state == "" {
+			state = "unknown"
+			if isToken(string(id)) {
+				s.past.add(id, stateAborted)
+			}
+		} else if state == stateAborted {
+			state = "unknown"
+		}
+		s.mu.Unlock()
+	}
+	if m.Reply == "" {
+		return
+	}
+	r := &Request{Verb: "abort", srv: s, msg: m, json: strings.HasPrefix(m.Header.Get("Content-Type"), "application/json")}
+	r.Reply(&sandbusv1.AbortResponse{State: state})
+}
+
+// The states of an op that is not under way.
+const (
+	stateEnded   = "ended"
+	stateAborted = "aborted" // before it came: it will not start
+)
+
+// tombstones remembers the latest ops that ended or must not start.
+type tombstones struct {
+	state map[OpID]string
+	order []OpID
+}
+
+// maxTombstones is more than the ops that one worker can end while a late abort is on its way.
+const maxTombstones = 8192
+
+func (t *tombstones) add(id OpID, state string) {
+	if _, ok := t.state[id]; !ok {
+		t.order = append(t.order, id)
+	}
+	t.state[id] = state
+	if len(t.order) > maxTombstones {
+		delete(t.state, t.order[0])
+		t.order = t.order[1:]
+	}
+}
+
+// Op is a request under way that can be aborted and that may have streams.
+type Op struct {
+	ID     OpID
+	ctx    context.Context //nolint:containedctx // the op's own life
+	cancel context.CancelCauseFunc
+	srv    *Server
+	reply  string
+
+	mu  sync.Mutex // guards the fields below
+	in  *Receiver
+	out *Sender
+}
+
+// Incoming is the stream that the caller sends on the op's "in" subject, with a window of DefaultWindow.
+func (op *Op) Incoming() *Receiver {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.in == nil {
+		op.in = newReceiver(DefaultWindow, func(b []byte) error { return op.srv.conn.publish(op.reply, b) })
+	}
+	return op.in
+}
+
+func (op *Op) outgoing(window int64) *Sender {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	if op.out == nil {
+		op.out = newSender(window, func(b []byte) error { return op.srv.conn.publish(op.reply, b) })
+	}
+	return op.out
+}
+
+func (op *Op) deliverAck(f Frame) {
+	op.mu.Lock()
+	out := op.out
+	op.mu.Unlock()
+	if out != nil {
+		out.deliver(f)
+	}
+}
+
+// fail ends the op's streams.
+func (op *Op) fail(err error) {
+	op.mu.Lock()
+	in, out := op.in, op.out
+	op.mu.Unlock()
+	if in != nil {
+		in.fail(err)
+	}
+	if out != nil {
+		out.stop(err)
+	}
+}
+
+// Request is one request of a harness.
+type Request struct {
+	Verb string
+	Op   OpID // from the reply subject, else from the message; empty when the caller gave none
+
+	srv       *Server
+	msg       *nats.Msg
+	json      bool
+	op        *Op
+	keepAlive *time.Timer
+	stop      context.CancelFunc
+}
+
+type requestMessage interface {
+	proto.Message
+	GetMeta() *sandbusv1.RequestMeta
+}
+
+// register makes the op known to its control subjects, before the next message is looked at.
+func (r *Request) register() error {
+	id := r.Op
+	if id == "" {
+		id = NewOpID() // nobody can name it; Decode may give it the name that the message has
+	}
+	s := r.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ops[id] != nil || s.past.state[id] == stateEnded {
+		return Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s was used before: an op names one request for good", id)
+	}
+	ctx, cancel := context.WithCancelCause(s.life)
+	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply}
+	if s.past.state[id] == stateAborted {
+		cancel(ErrAborted)
+	}
+	s.ops[id] = r.op
+	return nil
+}
+
+// rename gives the op the name that the message carries.
+func (r *Request) rename(id OpID) error {
+	s := r.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ops[id] != nil || s.past.state[id] == stateEnded {
+		return Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s was used before: an op names one request for good", id)
+	}
+	delete(s.ops, r.op.ID)
+	r.op.ID = id
+	s.ops[id] = r.op
+	if s.past.state[id] == stateAborted {
+		r.op.cancel(ErrAborted)
+	}
+	return nil
+}
+
+func (r *Request) finish() {
+	r.keepAlive.Stop()
+	if r.stop != nil {
+		r.stop()
+	}
+	if r.op == nil {
+		return
+	}
+	r.op.cancel(errStopping)
+	r.op.fail(ErrClosed)
+	s := r.srv
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.ops, r.op.ID)
+	s.past.add(r.op.ID, stateEnded)
+}
+
+// stillHere tells a caller that waits for one message that the request is under way.
+func (r *Request) stillHere() {
+	if !r.json {
+		_ = r.srv.conn.publish(r.msg.Reply, Frame{Kind: FrameKeepAlive}.Append(nil)) // the next one may get through
+	}
+	r.keepAlive.Reset(keepAliveEvery)
+}
+
+// errDeadline is the cause with which a request ends that outlives its own deadline.
+var errDeadline = Errorf(sandbusv1.Code_CODE_TIMED_OUT, "the request's deadline is over")
+
+// Decode reads the message and returns the request's context, which ends on abort, deadline and Stop. Errors:
+// *[Error] with CODE_INVALID.
+func (r *Request) Decode(m requestMessage) (context.Context, error) {
+	if err := unmarshal(r.msg.Data, r.json, m); err != nil {
+		return nil, Errorf(sandbusv1.Code_CODE_INVALID, "verb %s: the payload is no %s: %v", r.Verb, m.ProtoReflect().Descriptor().FullName(), err)
+	}
+	meta := m.GetMeta()
+	if id := meta.GetOp(); id != "" && OpID(id) != r.Op {
+		op, err := ParseOpID(id)
+		if err != nil {
+			return nil, Errorf(sandbusv1.Code_CODE_INVALID, "%v", err)
+		}
+		if r.Op != "" {
+			return nil, Errorf(sandbusv1.Code_CODE_INVALID, "op %s in the message, op %s in the reply subject: want the same", op, r.Op)
+		}
+		r.Op = op
+		if r.op != nil {
+			if err := r.rename(op); err != nil {
+				return nil, err
+			}
+		}
+	}
+	ctx := r.srv.life
+	if r.op != nil {
+		ctx = r.op.ctx
+	}
+	if d := meta.GetDeadlineMs(); d > 0 && d < int64(maxDeadline/time.Millisecond) {
+		ctx, r.stop = context.WithTimeoutCause(ctx, time.Duration(d)*time.Millisecond, errDeadline)
+	}
+	return ctx, nil
+}
+
+const maxDeadline = 30 * 24 * time.Hour
+
+// Reply answers with one message; one that is too long goes out as a stream of data frames, for which the request
+// needs an op.
+func (r *Request) Reply(m proto.Message) {
+	payload, err := marshal(m, r.json)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	if len(payload) <= r.srv.conn.MaxMessage() {
+		r.send(payload)
+		return
+	}
+	if r.json || r.Op == "" {
+		r.Fail(Errorf(sandbusv1.Code_CODE_TOO_LARGE,
+			"the answer has %d bytes, one message holds %d: ask for less, or as protobuf with an op", len(payload), r.srv.conn.MaxMessage()))
+		return
+	}
+	out, err := r.Outgoing(0)
+	if err != nil {
+		r.Fail(err)
+		return
+	}
+	err = out.Write(r.op.ctx, FrameData, payload)
+	if err != nil {
+		r.srv.log.Warn("answer not delivered", "verb", r.Verb, "op", string(r.Op), "error", err)
+		return
+	}
+	r.EndStream(out, &sandbusv1.StreamEnd{StdoutBytes: int64(len(payload))})
+}
+
+// Fail answers with an error.
+func (r *Request) Fail(err error) {
+	payload, merr := marshal(&sandbusv1.Failure{Error: ToWire(err)}, r.json)
+	if merr != nil {
+		r.srv.log.Error("error not encoded", "verb", r.Verb, "error", merr)
+		return
+	}
+	r.send(payload)
+}
+
+func (r *Request) send(payload []byte) {
+	if r.keepAlive != nil {
+		r.keepAlive.Stop()
+	}
+	var err error
+	if r.json {
+		m := nats.NewMsg(r.msg.Reply)
+		m.Data = payload
+		m.Header.Set("Content-Type", "application/json")
+		err = r.srv.conn.nc.PublishMsg(m)
+	} else {
+		err = r.srv.conn.publish(r.msg.Reply, payload)
+	}
+	if err != nil {
+		r.srv.log.Warn("answer not sent", "verb", r.Verb, "op", string(r.Op), "error", err)
+	}
+}
+
+// Outgoing is the stream on the reply subject. A window of zero means DefaultWindow; others are held to MinWindow and
+// MaxWindow. Errors: the request has no op; the op was used before.
+func (r *Request) Outgoing(window int64) (*Sender, error) {
+	if r.Op == "" {
+		return nil, Errorf(sandbusv1.Code_CODE_INVALID, "verb %s: an answer that streams needs an op", r.Verb)
+	}
+	if r.op == nil {
+		if err := r.register(); err != nil {
+			return nil, err
+		}
+	}
+	r.keepAlive.Stop() // the stream has its own
+	return r.op.outgoing(ClampWindow(window)), nil
+}
+
+// Incoming is the stream that the caller sends on the op's "in" subject.
+func (r *Request) Incoming() *Receiver { return r.op.Incoming() }
+
+// Context ends on abort and on Stop. It is nil for a verb that was registered by Handle.
+func (r *Request) Context() context.Context { return r.op.ctx }
+
+// EndStream sends a stream's end and waits until it was acknowledged. A caller that is gone is only logged: there is
+// nobody to tell.
+func (r *Request) EndStream(out *Sender, end *sandbusv1.StreamEnd) {
+	body, err := marshal(end, false)
+	if err == nil {
+		err = out.End(context.WithoutCancel(r.op.ctx), body)
+	}
+	if err != nil {
+		r.srv.log.Warn("end of stream not acknowledged", "verb", r.Verb, "op", string(r.Op), "error", err)
+	}
+}
+
+// ClampWindow is the credit that a stream gets whose request asks for n bytes.
+func ClampWindow(n int64) int64 {
+	if n == 0 {
+		return DefaultWindow
+	}
+	return max(MinWindow, min(n, MaxWindow))
+}
+
+func (r *Request) String() string { return fmt.Sprintf("%s %s", r.Verb, r.Op) }

@@ -1,0 +1,180 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"google.golang.org/protobuf/proto"
+
+	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+)
+
+// Stream is a request that is answered by a stream, and that may send one. Next and the methods that send may be used
+// at the same time; each by one goroutine.
+type Stream struct {
+	caller *Caller
+	target Target
+	op     OpID
+	in     *Receiver
+	out    *Sender // what we send; nil when the request has no input
+
+	mu       sync.Mutex // guards the fields below
+	last     time.Time  // when something was heard last
+	watchdog *time.Timer
+	closed   bool
+	answer   []byte // the message that came instead of a stream
+}
+
+// Open sends a request that is answered by a stream. window is the credit that the request asks for (see
+// ClampWindow); input says that the caller will send a stream of its own. Errors: as Request; those that the worker
+// or the hub report come from Next.
+func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req proto.Message, window int64, input bool) (*Stream, error) {
+	payload, err := proto.Marshal(req)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", verb, err)
+	}
+	s := &Stream{caller: c, target: t, op: op, last: time.Now()}
+	s.in = newReceiver(ClampWindow(window), func(b []byte) error { return c.conn.publish(s.controlSubject("ack"), b) })
+	reply := c.replySubject(t, op)
+	if err := c.register(op, &call{subject: reply, heard: s.heard, failed: s.in.fail}); err != nil {
+		s.in.fail(ErrClosed)
+		return nil, err
+	}
+	if err := c.publish(ctx, t.prefix()+verb, reply, payload); err != nil {
+		s.Close()
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if input {
+		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
+	}
+	s.watchdog = time.AfterFunc(silenceLimit, s.checkSilence)
+	return s, nil
+}
+
+func (s *Stream) controlSubject(control string) string {
+	return join(s.target.prefix()+"op", string(s.op), control)
+}
+
+// heard runs on the subscription's goroutine.
+func (s *Stream) heard(m *nats.Msg) {
+	s.mu.Lock()
+	s.last = time.Now()
+	out := s.out
+	s.mu.Unlock()
+	if !isFrame(m.Data) {
+		s.answered(m, out)
+		return
+	}
+	f, err := ParseFrame(m.Data)
+	switch {
+	case err != nil:
+		s.in.fail(err)
+	case f.Kind == FrameAck || f.Kind == FrameNak:
+		if out != nil {
+			out.deliver(f)
+		}
+	default:
+		s.in.deliver(f)
+	}
+}
+
+// errAnswered says that a message came instead of a stream.
+var errAnswered = errors.New("answered by a message")
+
+func (s *Stream) answered(m *nats.Msg, out *Sender) {
+	if isNoResponders(m) {
+		s.in.fail(ErrNoResponders)
+	} else {
+		s.mu.Lock()
+		s.answer = m.Data
+		s.mu.Unlock()
+		s.in.fail(errAnswered)
+	}
+	if out != nil {
+		out.stop(ErrClosed) // nobody takes more
+	}
+}
+
+// Answer waits for the message that answers a request whose stream goes to the worker only. Errors: as
+// Caller.Request.
+func (s *Stream) Answer(ctx context.Context, resp errorMessage) error {
+	f, err := s.in.Next(ctx)
+	if err == nil {
+		return &StreamError{Rule: fmt.Sprintf("a frame of kind %d came where a message was expected", f.Kind)}
+	}
+	if !errors.Is(err, errAnswered) {
+		return err
+	}
+	s.mu.Lock()
+	answer := s.answer
+	s.mu.Unlock()
+	if err := proto.Unmarshal(answer, resp); err != nil {
+		return &StreamError{Rule: fmt.Sprintf("the answer to op %s is no %s", s.op, resp.ProtoReflect().Descriptor().Name())}
+	}
+	return FromWire(resp.GetError())
+}
+
+// checkSilence ends a stream whose worker says nothing any more.
+func (s *Stream) checkSilence() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	quiet := time.Since(s.last)
+	if quiet < silenceLimit {
+		s.watchdog.Reset(silenceLimit - quiet)
+		return
+	}
+	s.in.fail(fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, s.op, silenceLimit))
+}
+
+// Op is the request's name.
+func (s *Stream) Op() OpID { return s.op }
+
+// Next returns the next frame; the one of kind FrameEnd is the last. Errors: as Caller.Request.
+func (s *Stream) Next(ctx context.Context) (Frame, error) {
+	f, err := s.in.Next(ctx)
+	if errors.Is(err, errAnswered) {
+		if err := s.Answer(ctx, &sandbusv1.Failure{}); err != nil {
+			return f, err
+		}
+		return f, &StreamError{Rule: "a message came where a stream was expected"}
+	}
+	return f, err
+}
+
+// Send sends bytes on the op's input, waiting for credit.
+func (s *Stream) Send(ctx context.Context, data []byte) error {
+	return s.out.Write(ctx, FrameData, data)
+}
+
+// CloseSend ends the op's input and waits until the worker has taken the end.
+func (s *Stream) CloseSend(ctx context.Context) error { return s.out.End(ctx, nil) }
+
+// Abort asks the worker to end the op and waits until it has noted that. The end itself comes from Next.
+func (s *Stream) Abort(ctx context.Context, reason string) error {
+	return s.caller.Control(ctx, s.target, s.op, "abort", &sandbusv1.AbortRequest{Reason: reason}, &sandbusv1.AbortResponse{})
+}
+
+// Close gives the stream up: nothing more is received or sent. It does not end the op at the worker. It may be called
+// twice.
+func (s *Stream) Close() {
+	s.caller.unregister(s.op)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	if s.watchdog != nil {
+		s.watchdog.Stop()
+	}
+	s.in.fail(ErrClosed)
+	if s.out != nil {
+		s.out.stop(ErrClosed)
+	}
+}

@@ -1,0 +1,60 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sandbus/sandbus/harnesslib"
+)
+
+func newExec(a *app) *cobra.Command {
+	var (
+		cwd         string
+		env         []string
+		timeout     time.Duration
+		interactive bool
+	)
+	c := &cobra.Command{
+		Use:   "exec [flags] [--] COMMAND [ARG...]",
+		Short: "Run a command in a sandbox",
+		Long: `exec runs a command in a sandbox and exits with its status. No shell looks at the arguments; ask for one by
+"sh -c". Standard output and standard error stay apart. Ctrl-C ends the remote command and all that it started.
+
+Exit status: the command's own; 128+N when signal N killed it; 124 when its time was over; 126 or 127 when it could not
+be started, as in a shell; 125 when sandbus itself failed.`,
+		Example: `  sandbus exec -- uname -a
+  sandbus exec -s box1 --cwd /src --env CI=1 --timeout 10m -- make test
+  tar c . | sandbus exec -i -s box1 -- tar x -C /tmp`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if timeout < 0 {
+				return &usageError{fmt.Errorf("--timeout %s: want 0 (none) or more", timeout)}
+			}
+			for _, v := range env {
+				if i := strings.IndexByte(v, '='); i < 1 {
+					return &usageError{fmt.Errorf("--env %q: want NAME=VALUE", v)}
+				}
+			}
+			return a.withSandbox(c.Context(), "", func(sb *harnesslib.Sandbox) error {
+				cmd := sb.Command(args[0], args[1:]...)
+				cmd.Dir, cmd.Env, cmd.Timeout = cwd, env, timeout
+				cmd.Stdout, cmd.Stderr = a.stdout, a.stderr
+				if interactive {
+					cmd.Stdin = a.stdin
+				}
+				return execStatus(explain(cmd.Run(c.Context())))
+			})
+		},
+	}
+	f := c.Flags()
+	f.SetInterspersed(false) // flags behind the command are the command's
+	f.StringVarP(&a.sandbox, "sandbox", "s", "", "`id` of the sandbox (environment: SANDBUS_SANDBOX)")
+	f.StringVar(&cwd, "cwd", "", "`directory` to run in (default: the sandbox's)")
+	f.StringArrayVarP(&env, "env", "e", nil, "`NAME=VALUE` to add to the environment; may be repeated")
+	f.DurationVar(&timeout, "timeout", 0, "end the command after this `time`, such as 90s (default: none)")
+	f.BoolVarP(&interactive, "interactive", "i", false, "pass standard input on")
+	return c
+}

@@ -1,0 +1,62 @@
+package sandbus_test
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const module = "github.com/sandbus/sandbus/"
+
+// deps lists all packages that a pattern needs, or with direct only those that it imports itself.
+func deps(t *testing.T, args ...string) []string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "go", append([]string{"list"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	return strings.Fields(string(out))
+}
+
+// TestArrows holds which way imports may point: schemas <- bus <- workerd | harnesslib <- loadtest, cmd.
+func TestArrows(t *testing.T) {
+	for _, c := range []struct {
+		from      string   // these packages, with all that they need,
+		forbidden []string // reach none below these
+	}{
+		{"./schemas/...", []string{"bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
+		{"./bus", []string{"workerd", "harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./bus/hub", []string{"workerd", "harnesslib", "cmd", "loadtest"}},
+		{"./workerd/...", []string{"harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./harnesslib/...", []string{"workerd", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./cmd/workerd", []string{"harnesslib", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+	} {
+		t.Run(c.from, func(t *testing.T) {
+			got := deps(t, "-deps", c.from)
+			require.NotEmpty(t, got)
+			for _, f := range c.forbidden {
+				path, foreign := strings.CutPrefix(f, "!")
+				if !foreign {
+					path = module + f
+				}
+				for _, d := range got {
+					require.False(t, d == path || strings.HasPrefix(d, path+"/"), "%s reaches %s", c.from, d)
+				}
+			}
+		})
+	}
+}
+
+// TestOnlyBusKnowsNATS holds that NATS types stay behind bus, in tests too.
+func TestOnlyBusKnowsNATS(t *testing.T) {
+	for line := range strings.SplitSeq(strings.Join(deps(t, "-test", "-f", `{{.ImportPath}}|{{join .Imports ","}}`, "./..."), "\n"), "\n") {
+		pkg, imports, _ := strings.Cut(line, "|")
+		if strings.HasPrefix(pkg, module+"bus") {
+			continue
+		}
+		require.NotContains(t, imports, "github.com/nats-io/", "%s imports NATS", pkg)
+	}
+}

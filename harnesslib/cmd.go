@@ -1,0 +1,399 @@
+package harnesslib
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sandbus/sandbus/bus"
+	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+)
+
+// abortWindow is how long an abort may take to be confirmed; after it the exec is lost.
+const abortWindow = 8 * time.Second
+
+// Cmd is a command that is prepared or running in a sandbox, shaped like os/exec's. It is used once.
+type Cmd struct {
+	// Args are the program and its arguments; a program without "/" is looked up in the sandbox's PATH.
+	Args []string
+	// Script is shell text that runs instead of Args.
+	Script string
+	// Dir is the working directory; empty means the sandbox's.
+	Dir string
+	// Env is added to the sandbox's environment, NAME=value each; unlike os/exec's it does not replace it.
+	Env []string
+	// Stdin is the standard input; nil means /dev/null. It is read until its end or the command's; a read that is
+	// blocked then is not waited for, and what it gets is lost.
+	Stdin io.Reader
+	// Stdout and Stderr take the output as it comes; nil discards it. A writer that blocks holds the command back. When
+	// both are the same, comparable value, the command writes into one pipe and the order is kept.
+	Stdout io.Writer
+	Stderr io.Writer
+	// Timeout ends the command after that time; zero means none. At most 7 days.
+	Timeout time.Duration
+	// Grace is the time from TERM to KILL; zero means 2 s. At most 1 hour.
+	Grace time.Duration
+
+	// Outcome is set when the command has ended.
+	Outcome Outcome
+	// PipeHeld says that a process which the command left behind still held its output when it had ended.
+	PipeHeld bool
+
+	sb     *Sandbox
+	stream *bus.Stream
+	ctx    context.Context //nolint:containedctx // from Start to Wait, as in os/exec
+	feeder sync.WaitGroup
+	fed    context.CancelCauseFunc
+}
+
+// Command prepares a program with arguments. No shell looks at them.
+func (s *Sandbox) Command(name string, arg ...string) *Cmd {
+	return &Cmd{sb: s, Args: append([]string{name}, arg...)}
+}
+
+// ScriptCommand prepares shell text, which means what "bash -c" would make of it (or sh, where there is no bash). When
+// its output is collected and it has no Stdin, it takes the fast tier: a shell that is already there.
+func (s *Sandbox) ScriptCommand(script string) *Cmd {
+	return &Cmd{sb: s, Script: script}
+}
+
+// Run starts the command and waits for its end. The end of ctx aborts it. Errors: as Wait.
+func (c *Cmd) Run(ctx context.Context) error {
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	return c.Wait()
+}
+
+// Output runs the command and returns its standard output. An *ExitError has what came on the standard error, when
+// Stderr is nil.
+func (c *Cmd) Output(ctx context.Context) ([]byte, error) {
+	if c.Stdout != nil {
+		return nil, errors.New("harnesslib: Stdout is set already")
+	}
+	var stdout, stderr bytes.Buffer
+	c.Stdout = &stdout
+	capture := c.Stderr == nil
+	if capture {
+		c.Stderr = &stderr
+	}
+	err := c.collect(ctx)
+	var ee *ExitError
+	if errors.As(err, &ee) && capture {
+		ee.Stderr = stderr.Bytes()[max(0, stderr.Len()-32<<10):]
+	}
+	return stdout.Bytes(), err
+}
+
+// CombinedOutput runs the command and returns its standard output and standard error, in the order in which they were
+// written.
+func (c *Cmd) CombinedOutput(ctx context.Context) ([]byte, error) {
+	if c.Stdout != nil || c.Stderr != nil {
+		return nil, errors.New("harnesslib: Stdout or Stderr is set already")
+	}
+	var out bytes.Buffer
+	c.Stdout, c.Stderr = &out, &out
+	err := c.Run(ctx)
+	return out.Bytes(), err
+}
+
+// collect runs a command whose output is wanted at the end: a script without input on the fast tier.
+func (c *Cmd) collect(ctx context.Context) error {
+	if c.Script == "" || c.Stdin != nil {
+		return c.Run(ctx)
+	}
+	return c.runFast(ctx)
+}
+
+// env is the environment in its wire form.
+func (c *Cmd) env() ([]*sandbusv1.EnvVar, error) {
+	var vars []*sandbusv1.EnvVar
+	for _, v := range c.Env {
+		name, value, ok := strings.Cut(v, "=")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("environment %.80q: want NAME=value", v)
+		}
+		e := &sandbusv1.EnvVar{Name: name}
+		e.Value, e.ValueRaw = bus.ToText(value)
+		vars = append(vars, e)
+	}
+	return vars, nil
+}
+
+// check refuses what no sandbox would take, before anything is sent.
+func (c *Cmd) check() error {
+	switch {
+	case c.sb == nil:
+		return errors.New("harnesslib: a Cmd is made by a Sandbox's Command or ScriptCommand")
+	case c.stream != nil || c.Outcome.Kind != "":
+		return errors.New("harnesslib: a Cmd is used once")
+	case (len(c.Args) == 0 || c.Args[0] == "") == (c.Script == ""):
+		return errors.New("command: want a program or a script")
+	case strings.IndexByte(c.Script, 0) >= 0:
+		return fmt.Errorf("command: the script has a NUL byte at offset %d", strings.IndexByte(c.Script, 0))
+	case c.Timeout < 0 || c.Timeout > 7*24*time.Hour:
+		return fmt.Errorf("command: timeout %s: want 0 (none) to 168h", c.Timeout)
+	case c.Grace < 0 || c.Grace > time.Hour:
+		return fmt.Errorf("command: grace %s: want 0 (2s) to 1h", c.Grace)
+	}
+	for i, a := range c.Args {
+		if strings.IndexByte(a, 0) >= 0 {
+			return fmt.Errorf("command: argument %d has a NUL byte", i)
+		}
+	}
+	return nil
+}
+
+// atLeastOneMs keeps a short limit from becoming none.
+func atLeastOneMs(d time.Duration) int64 {
+	if d > 0 && d < time.Millisecond {
+		return 1
+	}
+	return d.Milliseconds()
+}
+
+func (c *Cmd) runFast(ctx context.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	env, err := c.env()
+	if err != nil {
+		return err
+	}
+	op := bus.NewOpID()
+	req := &sandbusv1.ShellRunRequest{
+		Meta: &sandbusv1.RequestMeta{Op: string(op)}, Env: env, TimeoutMs: atLeastOneMs(c.Timeout),
+	}
+	req.Script, req.ScriptRaw = bus.ToText(c.Script)
+	req.Cwd, req.CwdRaw = bus.ToText(c.Dir)
+	resp := &sandbusv1.ShellRunResponse{}
+	var cause error
+	err = c.sb.do(ctx, func(t bus.Target) error {
+		call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		defer cancel(nil)
+		stop := context.AfterFunc(ctx, func() {
+			cause = context.Cause(ctx)
+			c.sb.abort(call, t, op, cancel)
+		})
+		defer stop()
+		return c.sb.hub.caller.Request(call, t, "shell.run", op, req, resp)
+	})
+	if err != nil {
+		return execError(err)
+	}
+	c.Outcome, c.PipeHeld = outcome(resp.GetOutcome()), resp.GetPipeHeld()
+	if err := writeAll(c.Stdout, resp.GetStdout()); err != nil {
+		return err
+	}
+	if err := writeAll(c.Stderr, resp.GetStderr()); err != nil {
+		return err
+	}
+	if c.Outcome.Kind != Aborted {
+		cause = nil
+	}
+	return c.Outcome.asError(cause)
+}
+
+func writeAll(w io.Writer, b []byte) error {
+	if w == nil || len(b) == 0 {
+		return nil
+	}
+	_, err := w.Write(b)
+	return err
+}
+
+// errUnconfirmed is the cause with which a call ends whose abort nobody confirmed.
+var errUnconfirmed = fmt.Errorf("%w: the abort was not confirmed within %s", ErrLost, abortWindow)
+
+// abort asks for an op's end, and ends the call when that is not confirmed in time.
+func (s *Sandbox) abort(call context.Context, t bus.Target, op bus.OpID, giveUp context.CancelCauseFunc) {
+	limit := time.AfterFunc(abortWindow, func() { giveUp(errUnconfirmed) })
+	context.AfterFunc(call, func() { limit.Stop() })
+	ask, cancel := context.WithTimeout(call, abortWindow)
+	defer cancel()
+	_ = s.hub.caller.Control(ask, t, op, "abort", &sandbusv1.AbortRequest{Reason: "the caller's context ended"},
+		&sandbusv1.AbortResponse{}) // what counts is the op's own end
+}
+
+// execError gives the errors of the fabric the names of this package.
+func execError(err error) error {
+	var be *bus.Error
+	if errors.As(err, &be) && (be.Code == sandbusv1.Code_CODE_BUSY || be.Code == sandbusv1.Code_CODE_DRAINING) {
+		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	var se *bus.StreamError
+	if errors.As(err, &se) || errors.Is(err, bus.ErrPeerSilent) {
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return err
+}
+
+// Start starts the command and returns when the sandbox has started it. The end of ctx, also after Start, aborts the
+// command. Errors: nothing ran, or ErrLost; an *ExitError of kind StartFailed.
+func (c *Cmd) Start(ctx context.Context) error {
+	if err := c.check(); err != nil {
+		return err
+	}
+	env, err := c.env()
+	if err != nil {
+		return err
+	}
+	op := bus.NewOpID()
+	req := &sandbusv1.ExecStartRequest{
+		Meta: &sandbusv1.RequestMeta{Op: string(op)}, Env: env, Stdin: c.Stdin != nil,
+		TimeoutMs: atLeastOneMs(c.Timeout), GraceMs: atLeastOneMs(c.Grace), MergeStderr: sameWriter(c.Stdout, c.Stderr),
+	}
+	req.Argv, req.ArgvRaw = bus.ToTexts(c.Args)
+	req.Script, req.ScriptRaw = bus.ToText(c.Script)
+	req.Cwd, req.CwdRaw = bus.ToText(c.Dir)
+	c.ctx = ctx
+	err = c.sb.do(ctx, func(t bus.Target) error { return c.open(t, op, req) })
+	if err != nil {
+		if _, ok := errors.AsType[*ExitError](err); ok {
+			return err
+		}
+		return execError(err)
+	}
+	return nil
+}
+
+func sameWriter(a, b io.Writer) (same bool) {
+	defer func() { _ = recover() }() // of types that cannot be compared, as in os/exec: then they are not the same
+	return a != nil && a == b
+}
+
+// open starts the stream and waits for its first frame.
+func (c *Cmd) open(t bus.Target, op bus.OpID, req *sandbusv1.ExecStartRequest) error {
+	st, err := c.sb.hub.caller.Open(c.ctx, t, "exec.start", op, req, req.GetWindow(), req.GetStdin())
+	if err != nil {
+		return err
+	}
+	f, err := c.next(st)
+	if err != nil {
+		st.Close()
+		return err
+	}
+	switch f.Kind {
+	case bus.FrameStarted:
+		c.stream = st
+		c.startFeeder()
+		return nil
+	case bus.FrameEnd:
+		defer st.Close()
+		return c.finish(f)
+	default:
+		st.Close()
+		return &bus.StreamError{Rule: fmt.Sprintf("an exec begins with a started frame, not with one of kind %d", f.Kind)}
+	}
+}
+
+// next returns the next frame; when the caller's context ends it aborts the exec and goes on until the end is
+// confirmed.
+func (c *Cmd) next(st *bus.Stream) (bus.Frame, error) {
+	f, err := st.Next(c.ctx)
+	if err == nil || c.ctx.Err() == nil {
+		return f, err
+	}
+	limit, cancel := context.WithTimeoutCause(context.WithoutCancel(c.ctx), abortWindow, errUnconfirmed)
+	defer cancel()
+	_ = st.Abort(limit, "the caller's context ended") // what counts is the op's own end
+	for {
+		f, err := st.Next(limit)
+		if err != nil || f.Kind == bus.FrameEnd || f.Kind == bus.FrameStarted {
+			return f, err
+		}
+		if err := c.output(f); err != nil {
+			return f, err
+		}
+	}
+}
+
+// startFeeder copies Stdin to the command.
+func (c *Cmd) startFeeder() {
+	if c.Stdin == nil {
+		return
+	}
+	var ctx context.Context
+	ctx, c.fed = context.WithCancelCause(c.ctx)
+	feed := func() {
+		buf := make([]byte, bus.ChunkBytes)
+		for {
+			n, err := c.Stdin.Read(buf)
+			if n > 0 && c.stream.Send(ctx, buf[:n]) != nil {
+				return // the command has ended, or does not read any more
+			}
+			if err != nil {
+				_ = c.stream.CloseSend(ctx) // likewise
+				return
+			}
+		}
+	}
+	switch c.Stdin.(type) {
+	case *bytes.Reader, *bytes.Buffer, *strings.Reader: // do not block: they can be waited for
+		c.feeder.Go(feed)
+	default:
+		go feed() // may sit in Read for ever, as with a terminal
+	}
+}
+
+// Wait takes the output until the command has ended. Errors: nil for exit code 0; *ExitError when it ran and failed;
+// ErrLost; that of a writer, after which the command was aborted.
+func (c *Cmd) Wait() error {
+	if c.stream == nil {
+		return errors.New("harnesslib: Wait without a Start that succeeded")
+	}
+	defer c.feeder.Wait()
+	if c.fed != nil {
+		defer c.fed(errors.New("the command has ended"))
+	}
+	defer c.stream.Close()
+	for {
+		f, err := c.next(c.stream)
+		if err != nil {
+			return execError(err)
+		}
+		if f.Kind == bus.FrameEnd {
+			return c.finish(f)
+		}
+		if err := c.output(f); err != nil {
+			limit, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), abortWindow)
+			defer cancel()
+			return errors.Join(err, c.stream.Abort(limit, "the caller's writer failed"))
+		}
+	}
+}
+
+func (c *Cmd) output(f bus.Frame) error {
+	switch f.Kind {
+	case bus.FrameStdout:
+		return writeAll(c.Stdout, f.Body)
+	case bus.FrameStderr:
+		return writeAll(c.Stderr, f.Body)
+	default:
+		return &bus.StreamError{Rule: fmt.Sprintf("an exec's output has no frames of kind %d", f.Kind)}
+	}
+}
+
+// finish reads the end frame.
+func (c *Cmd) finish(f bus.Frame) error {
+	var end sandbusv1.StreamEnd
+	if err := proto.Unmarshal(f.Body, &end); err != nil {
+		return fmt.Errorf("%w: the end frame's body is no StreamEnd", ErrLost)
+	}
+	if err := bus.FromWire(end.GetError()); err != nil {
+		return err
+	}
+	c.Outcome, c.PipeHeld = outcome(end.GetOutcome()), end.GetPipeHeld()
+	var cause error
+	if c.Outcome.Kind == Aborted && c.ctx.Err() != nil {
+		cause = context.Cause(c.ctx)
+	}
+	return c.Outcome.asError(cause)
+}

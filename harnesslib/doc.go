@@ -1,0 +1,15 @@
+// Package harnesslib is the library that a harness imports to drive sandboxes.
+//
+//	hub, err := harnesslib.Connect(ctx, harnesslib.Config{URL: "nats://…", Credentials: "harness.creds"})
+//	sb, err := hub.Sandbox("box1")
+//	out, err := sb.Command("go", "test", "./...").CombinedOutput(ctx)
+//	b, err := sb.ReadFile(ctx, "go.mod")
+//
+// # Errors
+//
+// A command that ran and failed is an *[ExitError]. Everything else means that the fabric failed: [ErrUnknownSandbox]
+// and [ErrUnreachable] say that nothing ran; [ErrLost] says that nobody can tell whether it did. File operations return
+// *fs.PathError, for which errors.Is knows fs.ErrNotExist and its siblings.
+//
+// All types may be used by several goroutines, except [Cmd], which is used once, by one.
+package harnesslib

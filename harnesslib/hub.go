@@ -1,0 +1,205 @@
+package harnesslib
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/sandbus/sandbus/bus"
+)
+
+// Config says how to reach a hub.
+type Config struct {
+	// URL is the hub's address, such as nats://hub:4222. Must not be empty, unless Dial is set.
+	URL string
+	// Credentials is the file with the harness's credential. One of Credentials and Token must be set.
+	Credentials string
+	// Token is the harness's credential itself.
+	Token string
+	// Zone is where sandboxes are that are named without one; empty means "main".
+	Zone string
+	// ConnectTimeout is how long Connect goes on trying; zero means 5 s, below zero means until its context ends.
+	ConnectTimeout time.Duration
+	// Dial connects to a hub in this process instead of URL; nil means URL.
+	Dial func() (net.Conn, error)
+	// Logger gets connection events, never contents; nil discards them.
+	Logger *slog.Logger
+}
+
+// Hub is a connection to a hub.
+type Hub struct {
+	conn   *bus.Conn
+	caller *bus.Caller
+	zone   bus.Zone
+
+	mu  sync.Mutex // guards the field below
+	dir *bus.Directory
+}
+
+// Connect reaches the hub. Errors: a setting that is wrong; the hub was not reached in time or refuses the
+// credential, naming its URL and how long was tried.
+func Connect(ctx context.Context, cfg Config) (*Hub, error) {
+	cred, err := credential(cfg)
+	if err != nil {
+		return nil, err
+	}
+	zone := bus.DefaultZone
+	if cfg.Zone != "" {
+		if zone, err = bus.ParseZone(cfg.Zone); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := bus.Connect(ctx, bus.Config{
+		URL: cfg.URL, Credential: cred, ConnectTimeout: cfg.ConnectTimeout, Dial: cfg.Dial, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	caller, err := bus.NewCaller(conn)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &Hub{conn: conn, caller: caller, zone: zone}, nil
+}
+
+func credential(cfg Config) (bus.Credential, error) {
+	switch {
+	case cfg.Token != "" && cfg.Credentials != "":
+		return bus.Credential{}, errors.New("credential: both a token and a file are set, want one")
+	case cfg.Token != "":
+		return bus.ParseCredential(cfg.Token)
+	case cfg.Credentials != "":
+		return bus.LoadCredential(cfg.Credentials)
+	}
+	return bus.Credential{}, errors.New("credential: there is none, want Credentials (a file) or Token")
+}
+
+// Close ends the connection; calls that are under way fail. It may be called twice.
+func (h *Hub) Close() {
+	h.caller.Close()
+	h.conn.Close()
+}
+
+// SandboxInfo is what the hub knows of a live sandbox.
+type SandboxInfo = bus.Presence
+
+// List returns the live sandboxes of all zones, sorted by zone and id.
+func (h *Hub) List(ctx context.Context) ([]SandboxInfo, error) {
+	d, err := h.directory(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return d.List(ctx)
+}
+
+func (h *Hub) directory(ctx context.Context) (*bus.Directory, error) {
+	h.mu.Lock()
+	d := h.dir
+	h.mu.Unlock()
+	if d != nil {
+		return d, nil
+	}
+	d, err := bus.OpenDirectory(ctx, h.conn)
+	if err != nil {
+		return nil, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.dir = d
+	return d, nil
+}
+
+// Sandbox names a sandbox of the hub's zone; it sends nothing. Errors: the id is illegal.
+func (h *Hub) Sandbox(id string) (*Sandbox, error) {
+	sid, err := bus.ParseSandboxID(id)
+	if err != nil {
+		return nil, err
+	}
+	return &Sandbox{hub: h, zone: h.zone, id: sid}, nil
+}
+
+// Sandbox is a place where commands run.
+type Sandbox struct {
+	hub  *Hub
+	zone bus.Zone
+	id   bus.SandboxID
+
+	mu     sync.Mutex // guards the field below
+	target bus.Target // zero: to be looked up
+}
+
+// ID is the sandbox's name.
+func (s *Sandbox) ID() string { return string(s.id) }
+
+// Info is what the hub knows of the sandbox now. Errors: ErrUnknownSandbox.
+func (s *Sandbox) Info(ctx context.Context) (SandboxInfo, error) {
+	d, err := s.hub.directory(ctx)
+	if err != nil {
+		return SandboxInfo{}, err
+	}
+	p, err := d.Lookup(ctx, s.zone, s.id)
+	if errors.Is(err, ErrUnknownSandbox) {
+		return SandboxInfo{}, &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnknownSandbox}
+	}
+	return p, err
+}
+
+// locate returns the worker instance to address.
+func (s *Sandbox) locate(ctx context.Context) (bus.Target, error) {
+	s.mu.Lock()
+	t := s.target
+	s.mu.Unlock()
+	if t != (bus.Target{}) {
+		return t, nil
+	}
+	p, err := s.Info(ctx)
+	if err != nil {
+		return bus.Target{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.target = p.Target()
+	return s.target, nil
+}
+
+// moved forgets an instance that does not answer and looks for its successor; ok is false when there is none.
+func (s *Sandbox) moved(ctx context.Context, old bus.Target) (t bus.Target, ok bool, err error) {
+	s.mu.Lock()
+	if s.target == old {
+		s.target = bus.Target{}
+	}
+	s.mu.Unlock()
+	t, err = s.locate(ctx)
+	return t, err == nil && t != old, err
+}
+
+// do runs a request at the sandbox's instance, and once more at its successor when the hub says that nobody answers
+// there any more: then nothing has run.
+func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error {
+	t, err := s.locate(ctx)
+	if err != nil {
+		return err
+	}
+	err = request(t)
+	if errors.Is(err, bus.ErrNoResponders) {
+		next, ok, lerr := s.moved(ctx, t)
+		if lerr != nil {
+			return lerr
+		}
+		if ok {
+			err = request(next)
+		}
+		if errors.Is(err, bus.ErrNoResponders) {
+			return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
+		}
+	}
+	if errors.Is(err, bus.ErrPeerSilent) {
+		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
+	}
+	return err
+}

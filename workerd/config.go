@@ -1,0 +1,124 @@
+package workerd
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+
+	"github.com/sandbus/sandbus/bus"
+	"github.com/sandbus/sandbus/workerd/proc"
+)
+
+// Config says what to serve, and where.
+type Config struct {
+	// URL is the hub's address, such as nats://hub:4222. Must not be empty, unless Dial is set.
+	URL string
+	// Credential must be a sandbox's; it gives zone and sandbox id.
+	Credential bus.Credential
+	// Dial connects to a hub in this process instead of URL; nil means URL.
+	Dial func() (net.Conn, error)
+	// ConnectTimeout is how long to try to reach the hub at the start; zero means for ever.
+	ConnectTimeout time.Duration
+	// Dir is where relative paths and commands without a directory of their own begin; empty means the process's.
+	Dir string
+	// Shell is the shell's binary; empty means bash of PATH, else sh, else none: then scripts are refused and all else
+	// works.
+	Shell string
+	// Shells is how many warm shells may live at once; zero means twice the number of CPUs, at least 4.
+	Shells int
+	// Slots is how many leases are granted at once; zero means one per CPU.
+	Slots int
+	// Labels are the operator's own marks, at most 64 with names of at most 64 and values of at most 256 bytes.
+	Labels map[string]string
+	// Image names what the sandbox was made from, at most 256 bytes; empty means unknown.
+	Image string
+	// Trusted says that the operator vouches for the sandbox.
+	Trusted bool
+	// StopGrace is how long running commands may go on after the end was asked for; zero means 5 s.
+	StopGrace time.Duration
+	// Version is the build that presence shows; empty means "dev".
+	Version string
+	// OnReady is called when the worker is known at the hub; nil means nobody.
+	OnReady func()
+	// Logger gets what happens, never what commands say; nil discards.
+	Logger *slog.Logger
+}
+
+// check fills in what zero means, and refuses what cannot be right with its name, its value and what would be.
+func (c *Config) check() error {
+	if c.URL == "" && c.Dial == nil {
+		return fmt.Errorf("hub URL: is empty, want one such as nats://127.0.0.1:4222")
+	}
+	if c.Credential.IsZero() {
+		return fmt.Errorf("credential: there is none, want a sandbox's")
+	}
+	if id := c.Credential.Identity(); id.Role != bus.RoleSandbox {
+		return fmt.Errorf("credential: is a %s's, want a sandbox's", id.Role)
+	}
+	if c.Dir == "" {
+		wd, err := os.Getwd()
+		if err != nil {
+			return fmt.Errorf("directory: %w", err)
+		}
+		c.Dir = wd
+	}
+	abs, err := filepath.Abs(c.Dir)
+	if err != nil {
+		return fmt.Errorf("directory %q: %w", c.Dir, err)
+	}
+	c.Dir = abs
+	if err := proc.CheckDir(c.Dir); err != nil {
+		return err
+	}
+	if c.Shell == "" {
+		c.Shell = findShell()
+	} else {
+		path, err := proc.LookPath(c.Shell, c.Dir, os.Environ())
+		if err != nil {
+			return fmt.Errorf("shell %q: %w", c.Shell, err)
+		}
+		c.Shell = path
+	}
+	if c.Shells < 0 || c.Shells > 1024 {
+		return fmt.Errorf("shells %d: want 1 to 1024, or 0 for the default", c.Shells)
+	}
+	if c.Shells == 0 {
+		c.Shells = max(4, 2*runtime.NumCPU())
+	}
+	if c.Slots < 0 || c.Slots > 65535 {
+		return fmt.Errorf("slots %d: want 1 to 65535, or 0 for one per CPU", c.Slots)
+	}
+	if c.Slots == 0 {
+		c.Slots = runtime.NumCPU()
+	}
+	if c.StopGrace < 0 {
+		return fmt.Errorf("stop grace %s: want 0 or more", c.StopGrace)
+	}
+	if c.StopGrace == 0 {
+		c.StopGrace = 5 * time.Second
+	}
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = -1
+	}
+	if c.Version == "" {
+		c.Version = "dev"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return nil
+}
+
+// findShell returns bash, else sh, else nothing.
+func findShell() string {
+	for _, name := range []string{"bash", "sh"} {
+		if path, err := proc.LookPath(name, "/", os.Environ()); err == nil {
+			return path
+		}
+	}
+	return ""
+}

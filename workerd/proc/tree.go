@@ -1,0 +1,102 @@
+package proc
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Tree is a process and everything below it. It remembers who was seen there: a process whose parent has died is found
+// under another one. A Tree is for one goroutine.
+type Tree struct {
+	root  Process
+	spare bool
+	known map[Process]bool
+}
+
+// NewTree is the tree of a process; spare leaves the root itself out.
+func NewTree(root Process, spare bool) *Tree {
+	t := &Tree{root: root, spare: spare, known: map[Process]bool{}}
+	if !spare {
+		t.known[root] = true
+	}
+	t.Look()
+	return t
+}
+
+// Look adds who is new and drops who is dead; it returns how many live.
+func (t *Tree) Look() int {
+	children := table()
+	todo := []Process{t.root}
+	for p := range t.known {
+		if !p.Alive() {
+			delete(t.known, p)
+			continue
+		}
+		todo = append(todo, p)
+	}
+	for ; len(todo) > 0; todo = todo[1:] {
+		for _, c := range children[todo[0].PID] {
+			if !t.known[c] {
+				t.known[c] = true
+				todo = append(todo, c)
+			}
+		}
+	}
+	return len(t.known)
+}
+
+// Signal sends a signal to all that live. Where the root leads a process group, the group gets it in one call, which
+// reaches what forks while the tree is walked.
+func (t *Tree) Signal(sig unix.Signal) {
+	group := !t.spare && t.root.Alive() && unix.Kill(-t.root.PID, sig) == nil
+	for p := range t.known {
+		if group {
+			if pg, err := unix.Getpgid(p.PID); err == nil && pg == t.root.PID {
+				continue // has it already
+			}
+		}
+		p.Signal(sig)
+	}
+}
+
+// lookEvery is how often a dying tree is looked at.
+const lookEvery = 5 * time.Millisecond
+
+// Await looks until nobody lives (true), or until the time or ctx is over.
+func (t *Tree) Await(ctx context.Context, limit time.Duration) bool {
+	if t.Look() == 0 {
+		return true
+	}
+	end := time.NewTimer(limit)
+	defer end.Stop()
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if t.Look() == 0 {
+				return true
+			}
+		case <-ctx.Done():
+			return false
+		case <-end.C:
+			return false
+		}
+	}
+}
+
+// End sends TERM, then, after the grace or the end of ctx, KILL until nobody lives.
+func (t *Tree) End(ctx context.Context, grace time.Duration) {
+	t.Signal(unix.SIGTERM)
+	if t.Await(ctx, grace) {
+		return
+	}
+	for { // a process may fork between the look and the signal
+		t.Signal(unix.SIGKILL)
+		if t.Await(context.WithoutCancel(ctx), 10*lookEvery) {
+			return
+		}
+	}
+}
