@@ -56,7 +56,7 @@ type Conn struct {
 	mu        sync.Mutex    // guards the fields below
 	connected chan struct{} // closed while connected; another one after each disconnect
 	closing   bool
-	again     func()      // who wants to know of a reconnect
+	again     func() // who wants to know of a reconnect
 }
 
 // ConnectError says that no hub could be reached, or that it refused us.
