@@ -18,7 +18,7 @@ func deps(t *testing.T, args ...string) []string {
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	require.NoError(t, err)
-	return strings.Fields(string(out))
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
 // TestArrows holds which way imports may point: schemas <- bus <- workerd | harnesslib <- loadtest, cmd.

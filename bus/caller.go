@@ -192,7 +192,7 @@ func (c *Caller) request(ctx context.Context, t Target, subject string, id, op O
 			if r.err != nil {
 				return r.err
 			}
-			if err := proto.Unmarshal(r.data, resp); err != nil {
+			if err := unmarshal(r.data, false, resp); err != nil {
 				return &StreamError{Rule: fmt.Sprintf("the answer to op %s is no %s", op, resp.ProtoReflect().Descriptor().Name())}
 			}
 			return FromWire(resp.GetError())

@@ -271,6 +271,14 @@ func (c *Conn) subscribe(subject string, f nats.MsgHandler) (*nats.Subscription,
 	return sub, nil
 }
 
+func (c *Conn) subscribeChan(subject string, to chan *nats.Msg) (*nats.Subscription, error) {
+	sub, err := c.nc.ChanSubscribe(subject, to)
+	if err != nil {
+		return nil, fmt.Errorf("subscribe %s: %w", subject, err)
+	}
+	return sub, nil
+}
+
 // Flush returns when the hub has seen all that was published before.
 func (c *Conn) Flush(ctx context.Context) error {
 	if _, ok := ctx.Deadline(); !ok {

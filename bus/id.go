@@ -83,7 +83,7 @@ func ParseOpID(s string) (OpID, error) { return parseToken[OpID]("op", s) }
 func NewInstanceID() InstanceID { return InstanceID(uuid.NewString()) }
 
 // NewConnID makes the id of one connection of a harness.
-func NewConnID() ConnID { return ConnID(strings.ReplaceAll(uuid.NewString(), "-", "")[:20]) }
+func NewConnID() ConnID { return ConnID(strings.ReplaceAll(uuid.NewString(), "-", "")[:12]) }
 
 // NewOpID makes an op that nobody has used: a UUIDv7, so that ops sort by their time.
 func NewOpID() OpID {

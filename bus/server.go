@@ -27,7 +27,8 @@ type Server struct {
 	sub      *nats.Subscription
 	life     context.Context //nolint:containedctx // the server's own life, ended by Stop
 	end      context.CancelCauseFunc
-	wg       sync.WaitGroup
+	wg       sync.WaitGroup // the requests under way
+	lead     *leader
 	slots    chan struct{} // one element for each request under way: its capacity is the bound
 
 	mu   sync.Mutex // guards the fields below
@@ -37,7 +38,8 @@ type Server struct {
 
 type handler struct {
 	serve func(*Request)
-	isOp  bool
+	isOp  bool // can be aborted from its arrival on
+	quick bool // runs where messages are taken
 }
 
 // NewServer makes a server for a target on a connection. A nil logger discards.
@@ -94,10 +96,33 @@ func (s *Server) HandleStream(verb string, serve func(*Request)) {
 	s.handlers[verb] = handler{serve: serve, isOp: true}
 }
 
+// HandleQuick registers a verb that mostly takes microseconds. serve runs on the goroutine that takes the messages, one
+// after the other, which spares a change of goroutines and lets answers leave together; when it does take long, another
+// goroutine takes over the messages behind it. What surely waits (for a disk, for credit) goes on in Detach. Such a
+// request can be aborted from the moment on at which it opens a stream.
+func (s *Server) HandleQuick(verb string, serve func(*Request)) {
+	s.handlers[verb] = handler{serve: serve, quick: true}
+}
+
+// Quick makes a handler for HandleQuick of a function that answers with one message.
+func Quick[Req, Resp any, PReq interface {
+	*Req
+	requestMessage
+}, PResp interface {
+	*Resp
+	proto.Message
+}](serve func(PReq) (PResp, error)) func(*Request) {
+	return func(r *Request) {
+		serveMessage(r, PReq(new(Req)), func(_ context.Context, req PReq) (PResp, error) { return serve(req) })
+	}
+}
+
 // Start begins to serve.
 func (s *Server) Start() error {
-	sub, err := s.conn.subscribe(s.target.prefix()+">", s.receive)
+	s.lead = newLeader(s.receive)
+	sub, err := s.conn.subscribeChan(s.target.prefix()+">", s.lead.messages)
 	if err != nil {
+		s.lead.stop()
 		return err
 	}
 	s.sub = sub
@@ -126,9 +151,12 @@ func (s *Server) Stop(ctx context.Context) {
 	}
 	s.end(errStopping)
 	<-done
+	if s.lead != nil {
+		s.lead.stop()
+	}
 }
 
-// receive runs on the subscription's goroutine: it hands off and returns.
+// receive takes one message: it hands off what may wait.
 func (s *Server) receive(m *nats.Msg) {
 	rest, ok := strings.CutPrefix(m.Subject, s.target.prefix())
 	if !ok {
@@ -165,12 +193,30 @@ func (s *Server) receive(m *nats.Msg) {
 			return
 		}
 	}
-	s.wg.Go(func() {
-		defer func() { <-s.slots }()
+	s.wg.Add(1)
+	if h.quick {
+		s.serve(h, r)
+		return
+	}
+	go s.serve(h, r)
+}
+
+func (s *Server) serve(h handler, r *Request) {
+	r.keepAlive = time.AfterFunc(keepAliveEvery, r.stillHere)
+	h.serve(r)
+	if !r.detached {
+		r.finish()
+	}
+}
+
+// Detach goes on with a request in a goroutine of its own. A handler whose verb was registered by HandleQuick calls it
+// for what may wait, as its last act.
+func (r *Request) Detach(f func()) {
+	r.detached = true
+	go func() {
 		defer r.finish()
-		r.keepAlive = time.AfterFunc(keepAliveEvery, r.stillHere)
-		h.serve(r)
-	})
+		f()
+	}()
 }
 
 // control handles what must not wait behind requests.
@@ -313,6 +359,7 @@ type Request struct {
 	op        *Op
 	keepAlive *time.Timer
 	stop      context.CancelFunc
+	detached  bool
 }
 
 type requestMessage interface {
@@ -359,6 +406,8 @@ func (r *Request) rename(id OpID) error {
 }
 
 func (r *Request) finish() {
+	defer r.srv.wg.Done()
+	defer func() { <-r.srv.slots }()
 	r.keepAlive.Stop()
 	if r.stop != nil {
 		r.stop()
@@ -408,10 +457,7 @@ func (r *Request) Decode(m requestMessage) (context.Context, error) {
 			}
 		}
 	}
-	ctx := r.srv.life
-	if r.op != nil {
-		ctx = r.op.ctx
-	}
+	ctx := r.Context()
 	if d := meta.GetDeadlineMs(); d > 0 && d < int64(maxDeadline/time.Millisecond) {
 		ctx, r.stop = context.WithTimeoutCause(ctx, time.Duration(d)*time.Millisecond, errDeadline)
 	}
@@ -423,11 +469,12 @@ const maxDeadline = 30 * 24 * time.Hour
 // Reply answers with one message; one that is too long goes out as a stream of data frames, for which the request
 // needs an op.
 func (r *Request) Reply(m proto.Message) {
-	payload, err := marshal(m, r.json)
-	if err != nil {
+	if err := withEncoded(m, r.json, r.reply); err != nil {
 		r.Fail(err)
-		return
 	}
+}
+
+func (r *Request) reply(payload []byte) {
 	if len(payload) <= r.srv.conn.MaxMessage() {
 		r.send(payload)
 		return
@@ -496,8 +543,13 @@ func (r *Request) Outgoing(window int64) (*Sender, error) {
 // Incoming is the stream that the caller sends on the op's "in" subject.
 func (r *Request) Incoming() *Receiver { return r.op.Incoming() }
 
-// Context ends on abort and on Stop. It is nil for a verb that was registered by Handle.
-func (r *Request) Context() context.Context { return r.op.ctx }
+// Context ends on abort and on Stop; an abort is known once the request is an op (see HandleQuick).
+func (r *Request) Context() context.Context {
+	if r.op == nil {
+		return r.srv.life
+	}
+	return r.op.ctx
+}
 
 // EndStream sends a stream's end and waits until it was acknowledged. A caller that is gone is only logged: there is
 // nobody to tell.

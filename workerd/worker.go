@@ -107,11 +107,11 @@ func tell(to chan error) func(error) {
 }
 
 func (w *Worker) register(srv *bus.Server) {
-	bus.Handle(srv, "fs.stat", noContext(w.files.Stat))
+	srv.HandleQuick("fs.stat", bus.Quick(w.files.Stat))
 	bus.Handle(srv, "fs.list", noContext(w.files.List))
 	bus.Handle(srv, "fs.mkdir", noContext(w.files.Mkdir))
 	bus.Handle(srv, "fs.remove", noContext(w.files.Remove))
-	srv.HandleStream("fs.read", w.files.Read)
+	srv.HandleQuick("fs.read", w.files.Read)
 	srv.HandleStream("fs.write", w.files.Write)
 	bus.HandleOp(srv, "shell.run", w.runShell)
 	srv.HandleStream("exec.start", w.startExec)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -163,6 +164,11 @@ func Run(ctx context.Context, name string, args []string, getenv func(string) st
 		return 0
 	}
 	o.cfg.Version = version
+	keepInherited()
+	if getenv("GOGC") == "" {
+		// A small heap that answers many requests would be collected every few milliseconds.
+		debug.SetGCPercent(400)
+	}
 	o.cfg.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: o.level}))
 	if err := o.credential(local); err != nil {
 		return fail(stderr, name, exitUsage, err)

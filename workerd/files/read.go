@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
@@ -20,8 +21,7 @@ const MaxInline = 256 << 10
 // Read serves fs.read.
 func (r *Root) Read(req *bus.Request) {
 	var m sandbusv1.ReadRequest
-	ctx, err := req.Decode(&m)
-	if err != nil {
+	if _, err := req.Decode(&m); err != nil {
 		req.Fail(err)
 		return
 	}
@@ -31,9 +31,12 @@ func (r *Root) Read(req *bus.Request) {
 		req.Fail(err)
 	case rest == nil:
 		req.Reply(resp)
+		recycle(resp.GetData())
 	default:
-		defer func() { _ = rest.Close() }() // read only
-		r.stream(ctx, req, &m, resp, rest)
+		req.Detach(func() {
+			defer func() { _ = rest.Close() }() // read only
+			r.stream(req, &m, resp, rest)
+		})
 	}
 }
 
@@ -84,9 +87,30 @@ func (r *Root) open(m *sandbusv1.ReadRequest) (*sandbusv1.ReadResponse, *os.File
 	return resp, nil, nil
 }
 
+// buffers are reused for small files: Reply has copied the content when it returns.
+var buffers = sync.Pool{New: func() any { b := make([]byte, maxRecycled); return &b }}
+
+// maxRecycled is the size up to which a buffer comes from the pool, in bytes.
+const maxRecycled = 16 << 10
+
+// contents is a buffer for n bytes of content.
+func contents(n int) []byte {
+	if n > maxRecycled {
+		return make([]byte, n)
+	}
+	return (*buffers.Get().(*[]byte))[:n]
+}
+
+func recycle(b []byte) {
+	if cap(b) == maxRecycled {
+		b = b[:maxRecycled]
+		buffers.Put(&b)
+	}
+}
+
 // readAt reads up to n bytes; fewer only at the end of the file.
 func readAt(fd, n int, offset int64) ([]byte, error) {
-	buf := make([]byte, n)
+	buf := contents(n)
 	for got := 0; got < n; {
 		k, err := unix.Pread(fd, buf[got:], offset+int64(got))
 		if err == unix.EINTR {
@@ -104,12 +128,13 @@ func readAt(fd, n int, offset int64) ([]byte, error) {
 }
 
 // stream sends a file that does not fit into one message. The end frame carries the SHA-256 of what was sent.
-func (r *Root) stream(ctx context.Context, req *bus.Request, m *sandbusv1.ReadRequest, resp *sandbusv1.ReadResponse, f *os.File) {
+func (r *Root) stream(req *bus.Request, m *sandbusv1.ReadRequest, resp *sandbusv1.ReadResponse, f *os.File) {
 	out, err := req.Outgoing(0)
 	if err != nil {
 		req.Fail(err)
 		return
 	}
+	ctx := req.Context()
 	started, err := proto.Marshal(resp)
 	if err == nil {
 		err = out.Write(ctx, bus.FrameStarted, started)

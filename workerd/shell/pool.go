@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 	"github.com/sandbus/sandbus/workerd/proc"
 )
@@ -28,11 +30,13 @@ type Config struct {
 
 // Pool holds warm shells and runs commands on them.
 type Pool struct {
-	cfg Config
-	wg  sync.WaitGroup
+	cfg  Config
+	wg   sync.WaitGroup
+	tidy *time.Timer // prepares the used shells when nothing else does
 
-	mu      sync.Mutex // guards the fields below
-	idle    []*shell
+	mu      sync.Mutex   // guards the fields below
+	idle    []*shell     // prepared
+	used    []*shell     // to be prepared again
 	alive   int          // idle, busy and starting
 	waiting []chan waken // in order of arrival
 	closed  bool
@@ -65,6 +69,8 @@ func NewPool(cfg Config) (*Pool, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	p := &Pool{cfg: cfg}
+	p.tidy = time.AfterFunc(time.Hour, p.prepareUsed)
+	p.tidy.Stop()
 	for range min(cfg.Warm, cfg.Max) {
 		s, err := startShell(cfg.Path, cfg.Dir, cfg.Env)
 		if err != nil {
@@ -81,8 +87,8 @@ func NewPool(cfg Config) (*Pool, error) {
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
-	idle, waiting := p.idle, p.waiting
-	p.idle, p.waiting = nil, nil
+	idle, waiting := append(p.idle, p.used...), p.waiting
+	p.idle, p.used, p.waiting = nil, nil, nil
 	p.alive -= len(idle)
 	p.mu.Unlock()
 	for _, w := range waiting {
@@ -92,6 +98,7 @@ func (p *Pool) Close() {
 		s.end()
 	}
 	p.wg.Wait()
+	p.tidy.Stop()
 }
 
 // Command is one fast exec.
@@ -145,6 +152,15 @@ func (p *Pool) take(ctx context.Context) (*shell, error) {
 		p.idle = p.idle[:len(p.idle)-1]
 		p.mu.Unlock()
 		return s, nil
+	case len(p.used) > 0:
+		s := p.used[len(p.used)-1]
+		p.used = p.used[:len(p.used)-1]
+		p.mu.Unlock()
+		if err := s.prepare(); err == nil {
+			return s, nil
+		}
+		p.replace(s)
+		return p.take(ctx)
 	case p.alive < p.cfg.Max:
 		p.alive++
 		p.startLocked()
@@ -226,23 +242,57 @@ func (p *Pool) offer(s *shell) {
 	}
 }
 
+// tidyAfter is when a used shell is prepared at the latest. Doing it at once would take the processor from the answer
+// that is on its way and from the request that follows; the best moment is while the next command runs.
+const tidyAfter = time.Millisecond
+
 // put brings a shell back after a command, without keeping the command's caller waiting.
 func (p *Pool) put(s *shell, usable bool) {
+	if !usable {
+		p.wg.Go(func() { p.replace(s) })
+		return
+	}
+	p.mu.Lock()
+	p.used = append(p.used, s)
+	now := p.closed || len(p.waiting) > 0
+	p.mu.Unlock()
+	if now {
+		p.prepareUsed()
+		return
+	}
+	p.tidy.Reset(tidyAfter)
+}
+
+// prepareUsed prepares what was used, in a goroutine of its own.
+func (p *Pool) prepareUsed() {
+	p.mu.Lock()
+	used := p.used
+	p.used = nil
+	p.mu.Unlock()
+	if len(used) == 0 {
+		return
+	}
 	p.wg.Go(func() {
-		if usable && s.prepare() == nil {
-			p.offer(s)
-			return
+		for _, s := range used {
+			if s.prepare() == nil {
+				p.offer(s)
+			} else {
+				p.replace(s)
+			}
 		}
-		s.end()
-		p.mu.Lock()
-		if p.closed {
-			p.alive--
-			p.mu.Unlock()
-			return
-		}
-		p.startLocked() // in its place
-		p.mu.Unlock()
 	})
+}
+
+// replace ends a shell and starts another one in its place.
+func (p *Pool) replace(s *shell) {
+	s.end()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		p.alive--
+		return
+	}
+	p.startLocked()
 }
 
 // run is one command on its way through a shell.
@@ -270,15 +320,16 @@ func (r *run) do(ctx context.Context) (resp *sandbusv1.ShellRunResponse, usable 
 	var feeders sync.WaitGroup
 	stdin, err := r.feed(round, &feeders)
 	if err != nil {
-		closeAll(round.text, round.textR, round.outW, round.errW)
+		round.release()
 		drain.Wait()
 		return startFailed(fmt.Errorf("standard input: %w", err)), false
 	}
 	started := time.Now()
+	r.pool.prepareUsed()
 	outcome, usable := r.await(ctx, round)
 	ended := time.Now()
 	drain.LeaderEnded()
-	closeAll(round.text, round.textR, round.outW, round.errW)
+	round.release()
 	closeAll(stdin...) // the feeder stops, whoever reads on or not
 	feeders.Wait()
 	held := drain.Wait()
@@ -315,7 +366,7 @@ func (r *run) take(to *bytes.Buffer, b []byte) bool {
 	return false
 }
 
-// feed writes the text and the input to their pipes. It returns what ends the input's feeder when it is closed.
+// feed writes the text and the input to their pipes. It returns what ends the feeders when it is closed.
 func (r *run) feed(round *round, wg *sync.WaitGroup) (stdin []*os.File, err error) {
 	number := -1
 	if r.command.HasStdin {
@@ -336,17 +387,27 @@ func (r *run) feed(round *round, wg *sync.WaitGroup) (stdin []*os.File, err erro
 		plain = plainWords(r.command, r.command.Dir, cfg.Env)
 	}
 	t := text(r.command, os.Getpid(), number, cfg.Dir, plain)
-	if len(t) <= 4096 { // fits into the pipe: no goroutine needed
-		_, _ = round.text.WriteString(t) // fails when the shell is dead, which await finds
-		closeAll(round.text)
+	if len(t) <= pipeRoom {
+		_, _ = unix.Write(int(round.text), []byte(t)) // fails when the shell is dead, which await finds
+		round.text.close()
 		return stdin, nil
 	}
+	if err := unix.SetNonblock(int(round.text), true); err != nil { // so that a close ends a write
+		closeAll(stdin...)
+		return nil, err
+	}
+	long := os.NewFile(uintptr(round.text), "|1")
+	round.text = 0
+	stdin = append(stdin, long)
 	wg.Go(func() {
-		_, _ = round.text.WriteString(t)
-		closeAll(round.text)
+		_, _ = long.WriteString(t) // likewise; or the command did not read it all
+		closeAll(long)
 	})
 	return stdin, nil
 }
+
+// pipeRoom is what an empty pipe takes at once (PIPE_BUF), however small the system makes it.
+const pipeRoom = 4096
 
 // await waits for the command's end, or brings it about.
 func (r *run) await(ctx context.Context, round *round) (outcome *sandbusv1.Outcome, usable bool) {

@@ -22,8 +22,8 @@ import (
 // command's error messages are those of the command's text. Descriptor 3 brings "text out err nonce" for each command,
 // descriptor 4 takes "status nonce".
 const loop = `while read -r __t __o __e __n <&3; do ` +
-	`( exec 3<&- 4>&- </dev/null >/proc/%[1]d/fd/"$__o" 2>/proc/%[1]d/fd/"$__e" || exit 125; unset __o __e __n; ` +
-	`. /proc/%[1]d/fd/"$__t"; unset __t; eval "$__sandbus_script" ); ` +
+	`( unset __o __e __n; . /proc/%[1]d/fd/"$__t"; unset __t; eval "$__sandbus_script" ) ` +
+	`</dev/null >/proc/%[1]d/fd/"$__o" 2>/proc/%[1]d/fd/"$__e" 3<&- 4>&-; ` +
 	`echo "$? $__n" >&4; done`
 
 // shell is one warm shell. It is used by one command at a time.
@@ -43,10 +43,44 @@ type status struct {
 // round is the pipes of one command, opened by the subshell that waits for it.
 type round struct {
 	nonce      string
-	text       *os.File // write end: the command's text goes in here
-	textR      *os.File // kept open until the subshell has opened it
-	outW, errW *os.File // likewise
+	text       rawFD // write end: the command's text goes in here
+	textR      rawFD // kept open until the subshell has opened it
+	outW, errW rawFD // likewise
 	outR, errR *os.File
+}
+
+// rawFD is a descriptor that nobody waits on: an os.File would enter it into the poller and take it out again, for
+// each command. Zero is none.
+type rawFD int
+
+func (f *rawFD) close() {
+	if *f != 0 {
+		_ = unix.Close(int(*f)) // a pipe's end: nothing is buffered in it
+		*f = 0
+	}
+}
+
+// rawPipe makes a pipe; 0 is never one of its ends, as standard input is open.
+func rawPipe() (r, w rawFD, err error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return 0, 0, os.NewSyscallError("pipe2", err)
+	}
+	return rawFD(p[0]), rawFD(p[1]), nil
+}
+
+// outPipe is a pipe whose read end is waited on.
+func outPipe() (r *os.File, w rawFD, err error) {
+	raw, w, err := rawPipe()
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := unix.SetNonblock(int(raw), true); err != nil {
+		raw.close()
+		w.close()
+		return nil, 0, os.NewSyscallError("fcntl", err)
+	}
+	return os.NewFile(uintptr(raw), "|0"), w, nil
 }
 
 // startShell starts a shell and prepares its first command.
@@ -110,22 +144,22 @@ func (s *shell) readStatus(pipe *os.File) {
 
 // prepare makes the pipes of the next command and has the shell fork the subshell for it.
 func (s *shell) prepare() (err error) {
-	r := &round{nonce: rand.Text()}
+	r := &round{nonce: rand.Text()[:13]}
 	defer func() {
 		if err != nil {
 			r.close()
 		}
 	}()
-	if r.textR, r.text, err = os.Pipe(); err != nil {
+	if r.textR, r.text, err = rawPipe(); err != nil {
 		return err
 	}
-	if r.outR, r.outW, err = os.Pipe(); err != nil {
+	if r.outR, r.outW, err = outPipe(); err != nil {
 		return err
 	}
-	if r.errR, r.errW, err = os.Pipe(); err != nil {
+	if r.errR, r.errW, err = outPipe(); err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%d %d %d %s\n", fd(r.textR), fd(r.outW), fd(r.errW), r.nonce)
+	line := fmt.Sprintf("%d %d %d %s\n", r.textR, r.outW, r.errW, r.nonce)
 	if _, err := s.command.WriteString(line); err != nil {
 		return err
 	}
@@ -133,7 +167,19 @@ func (s *shell) prepare() (err error) {
 	return nil
 }
 
-func (r *round) close() { closeAll(r.text, r.textR, r.outW, r.errW, r.outR, r.errR) }
+// close gives a round up.
+func (r *round) close() {
+	r.release()
+	closeAll(r.outR, r.errR)
+}
+
+// release closes what only the subshell needs: it has opened it, or it is dead.
+func (r *round) release() {
+	r.text.close()
+	r.textR.close()
+	r.outW.close()
+	r.errW.close()
+}
 
 // fd is a file's number. File.Fd would make it blocking.
 func fd(f *os.File) (n int) {

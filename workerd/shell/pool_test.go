@@ -1,0 +1,301 @@
+package shell
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sandbus/sandbus/internal/testenv"
+	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+)
+
+const limit = 8 << 20
+
+var exited = sandbusv1.OutcomeKind_OUTCOME_KIND_EXITED
+
+// eachShell runs a test on a pool of every shell of this machine.
+func eachShell(t *testing.T, test func(t *testing.T, p *Pool, sh []string)) {
+	for name, path := range testenv.Shells(t) {
+		t.Run(name, func(t *testing.T) {
+			p := newPool(t, path)
+			argv := []string{path}
+			if name == "busybox" {
+				argv = append(argv, "sh")
+			}
+			test(t, p, argv)
+		})
+	}
+}
+
+func newPool(t *testing.T, path string) *Pool {
+	t.Helper()
+	p, err := NewPool(Config{Path: path, Dir: t.TempDir(), Env: os.Environ()})
+	require.NoError(t, err)
+	t.Cleanup(p.Close)
+	return p
+}
+
+func run1(t *testing.T, p *Pool, script string) *sandbusv1.ShellRunResponse {
+	t.Helper()
+	resp, err := p.Run(t.Context(), Command{Script: script, Limit: limit})
+	require.NoError(t, err)
+	return resp
+}
+
+// TestMeansWhatDashCMeans compares status and output with a fresh shell of the same kind. Messages differ in the name
+// that a shell gives to where the text came from, so standard error is compared by whether there is any.
+func TestMeansWhatDashCMeans(t *testing.T) {
+	scripts := []string{
+		":", "true", "false", "exit 7", "exit 300", "echo a # c", "echo a\\", "echo 'x", "if", "cat <<'X'\n$HOME `x`\nX", "cat <<X\nunended",
+		"set -e; false; echo no", "f() { return 3; }; f", "trap 'echo bye' EXIT; exit 4", "echo 'it!s' \"a!b\"", "printf '%s' '$HOME'",
+		"exec 1>&2; echo x", "cd /; pwd", "nosuchcommand", "  echo   indented  ", "\n\necho late\n\n", "echo a; echo b >&2; exit 5",
+		"yes | head -1", "cat", "cat /etc/hostname", "ls /nosuchfile", "echo $0 | sed 's,.*/,,'", "echo $#", "printf '\\000\\001\\377'", "(exit 9)",
+		"sh -c 'exit 11'", "echo \"$(echo sub)\"", "x=1 sh -c 'echo $x'", "unset PATH; echo ok", "echo ''", "echo \"'\"", "false; true", "! true",
+		"exec sh -c 'exit 3'", "head -c 100000 /dev/zero | tr '\\0' x", "alias printf=false; printf hi", "readonly x=1; echo $x", "kill -TERM $$ 2>/dev/null & wait; echo w",
+	}
+	eachShell(t, func(t *testing.T, p *Pool, sh []string) {
+		for _, script := range scripts {
+			if strings.Contains(script, "kill -TERM $$") {
+				continue // names the shell itself: see TestKillOfTheShell
+			}
+			cmd := exec.CommandContext(t.Context(), sh[0], append(sh[1:len(sh):len(sh)], "-c", script)...)
+			cmd.Dir = p.cfg.Dir
+			var wantErr bytes.Buffer
+			cmd.Stderr = &wantErr
+			want, err := cmd.Output()
+			var ee *exec.ExitError
+			if err != nil {
+				require.ErrorAs(t, err, &ee, script)
+			}
+			got := run1(t, p, script)
+			require.Equal(t, exited, got.GetOutcome().GetKind(), script)
+			require.EqualValues(t, cmd.ProcessState.ExitCode(), got.GetOutcome().GetCode(), "%q: %s", script, got.GetStderr())
+			require.Equal(t, string(want), string(got.GetStdout()), script)
+			require.Equal(t, wantErr.Len() > 0, len(got.GetStderr()) > 0, "%q: %q, %q", script, wantErr.String(), got.GetStderr())
+		}
+		require.Equal(t, "alive\n", string(run1(t, p, "echo alive").GetStdout()))
+	})
+}
+
+// TestErrorMessagesAreThoseOfBash compares the text too, where both have it the same.
+func TestErrorMessagesAreThoseOfBash(t *testing.T) {
+	bash := testenv.Tool(t, "bash")
+	p := newPool(t, bash)
+	require.Equal(t, "bash: line 1: nosuchcommand: command not found\n", string(run1(t, p, "nosuchcommand").GetStderr()))
+	require.Equal(t, "bash: line 3: nosuchcommand: command not found\n", string(run1(t, p, "\n\nnosuchcommand").GetStderr()))
+	syntax := run1(t, p, "if")
+	require.EqualValues(t, 2, syntax.GetOutcome().GetCode())
+	require.Contains(t, string(syntax.GetStderr()), "syntax error: unexpected end of file")
+}
+
+func TestOneCommandDoesNotReachTheNext(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		probe := `pwd; echo "[$A]"; type f >/dev/null 2>&1 && echo f; case $- in *e*) echo e;; esac; trap; umask; echo ok`
+		clean := string(run1(t, p, probe).GetStdout())
+		require.Contains(t, clean, p.cfg.Dir)
+		for _, script := range []string{
+			"cd /; export A=1", "set -eu; set -f", "f() { :; }", "trap 'echo t' EXIT INT", "umask 077", "exec >/dev/null 2>&1", "exec 3>&- 4>&-",
+			"exec 0<&- 1>&- 2>&-", "unset PATH", "alias echo=false", "echo() { :; }", "exit 3", "IFS=x", "PS1=x; PROMPT_COMMAND='echo p'", "readonly A=2",
+			"__sandbus_script=x; __n=0; __t=/",
+		} {
+			for range 3 { // several shells of the pool
+				run1(t, p, script)
+			}
+			for range 3 {
+				require.Equal(t, clean, string(run1(t, p, probe).GetStdout()), script)
+			}
+		}
+	})
+}
+
+func TestCommandsHaveNoDescriptorsOfTheShell(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		for _, script := range []string{"ls /proc/self/fd", "ls /proc/self/fd; :"} {
+			got := strings.Fields(string(run1(t, p, script).GetStdout()))
+			require.Equal(t, []string{"0", "1", "2", "3"}, got, "3 is the directory that ls reads")
+		}
+	})
+}
+
+func TestVerbatim(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		var all strings.Builder
+		for i := 1; i < 256; i++ {
+			if i != '\'' {
+				all.WriteByte(byte(i))
+			}
+		}
+		for range 4 {
+			got := run1(t, p, "printf %s '"+all.String()+"'")
+			require.Equal(t, all.String(), string(got.GetStdout()))
+		}
+		long := strings.Repeat("# "+strings.Repeat("c", 1000)+"\n", 4000) // 4 MB
+		require.Equal(t, "end\n", string(run1(t, p, long+"echo end").GetStdout()))
+	})
+}
+
+func TestStdin(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		in := bytes.Repeat([]byte{0, 1, '\n', 255, '\''}, 300_000)
+		for script, want := range map[string]string{"wc -c": "1500000", "head -c 2 | od -An -tx1": "00 01", "true": "", "cat >/dev/null; wc -c": "0"} {
+			resp, err := p.Run(t.Context(), Command{Script: script, Stdin: in, HasStdin: true, Limit: limit})
+			require.NoError(t, err)
+			require.Equal(t, exited, resp.GetOutcome().GetKind())
+			require.Zero(t, resp.GetOutcome().GetCode(), "%s: %s", script, resp.GetStderr())
+			require.Equal(t, want, strings.TrimSpace(string(resp.GetStdout())))
+		}
+	})
+}
+
+func TestOutputLimit(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		for n, want := range map[int]sandbusv1.OutcomeKind{
+			1000: exited, 1001: sandbusv1.OutcomeKind_OUTCOME_KIND_OUTPUT_LIMIT, 5_000_000: sandbusv1.OutcomeKind_OUTCOME_KIND_OUTPUT_LIMIT,
+		} {
+			resp, err := p.Run(t.Context(), Command{Script: fmt.Sprintf("head -c %d /dev/zero; sleep 0.05", n), Limit: 1000})
+			require.NoError(t, err)
+			require.Equal(t, want, resp.GetOutcome().GetKind(), "%d bytes", n)
+			require.Len(t, resp.GetStdout(), 1000)
+		}
+	})
+}
+
+func TestTimeoutSparesTheShell(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		for _, script := range []string{"printf start; sleep 300", "printf start; while :; do :; done", `printf start; trap "" TERM INT; sleep 300; sleep 300`} {
+			resp, err := p.Run(t.Context(), Command{Script: script, Timeout: 200 * time.Millisecond, Limit: limit})
+			require.NoError(t, err)
+			require.Equal(t, sandbusv1.OutcomeKind_OUTCOME_KIND_TIMED_OUT, resp.GetOutcome().GetKind(), script)
+			require.Equal(t, "start", string(resp.GetStdout()))
+		}
+		require.Equal(t, 2, p.alive, "no shell had to be replaced")
+		require.Equal(t, "ok\n", string(run1(t, p, "echo ok").GetStdout()))
+	})
+}
+
+func TestAbort(t *testing.T) {
+	p := newPool(t, testenv.Tool(t, "bash"))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	marker := filepath.Join(p.cfg.Dir, "running")
+	go func() {
+		for {
+			if _, err := os.Stat(marker); err == nil || t.Context().Err() != nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond) //nolint:forbidigo // polls for what another process does
+		}
+		cancel(errors.New("enough"))
+	}()
+	resp, err := p.Run(ctx, Command{Script: "touch running; sleep 300", Limit: limit})
+	require.NoError(t, err)
+	require.Equal(t, sandbusv1.OutcomeKind_OUTCOME_KIND_ABORTED, resp.GetOutcome().GetKind())
+}
+
+// TestKillOfTheShell has a command kill the shell that runs it: that is how the command ended, and the pool has a
+// shell again.
+func TestKillOfTheShell(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		for range 3 {
+			resp := run1(t, p, "kill -9 $$; sleep 1")
+			require.Equal(t, sandbusv1.OutcomeKind_OUTCOME_KIND_SIGNALLED, resp.GetOutcome().GetKind())
+			require.Equal(t, "KILL", resp.GetOutcome().GetSignal())
+		}
+		require.Equal(t, "ok\n", string(run1(t, p, "echo ok").GetStdout()))
+	})
+}
+
+func TestQueueAndBusy(t *testing.T) {
+	p, err := NewPool(Config{Path: testenv.Tool(t, "bash"), Dir: t.TempDir(), Env: os.Environ(), Max: 1, Queue: 2})
+	require.NoError(t, err)
+	defer p.Close()
+	fifo := filepath.Join(p.cfg.Dir, "go")
+	require.NoError(t, exec.CommandContext(t.Context(), "mkfifo", fifo).Run())
+	var wg sync.WaitGroup
+	run := func(script string) {
+		wg.Go(func() {
+			resp, err := p.Run(t.Context(), Command{Script: script, Limit: limit})
+			if err != nil || resp.GetOutcome().GetCode() != 0 {
+				t.Error(script, err, resp)
+			}
+		})
+	}
+	run("read x <go; echo 1 >>order")
+	waiting := func(n int) {
+		require.Eventually(t, func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return len(p.waiting) == n && len(p.idle) == 0
+		}, 10*time.Second, time.Millisecond)
+	}
+	waiting(0)
+	run("echo 2 >>order")
+	waiting(1)
+	run("echo 3 >>order")
+	waiting(2)
+	_, err = p.Run(t.Context(), Command{Script: "echo 4 >>order", Limit: limit})
+	require.ErrorIs(t, err, ErrBusy)
+	require.NoError(t, os.WriteFile(fifo, []byte("go\n"), 0o600))
+	wg.Wait()
+	order, err := os.ReadFile(filepath.Join(p.cfg.Dir, "order"))
+	require.NoError(t, err)
+	require.Equal(t, "1\n2\n3\n", string(order), "in order of arrival")
+}
+
+func TestBackgroundProcessDoesNotHoldTheAnswer(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		begin := time.Now()
+		resp := run1(t, p, "sleep 3 & echo hi")
+		require.Equal(t, "hi\n", string(resp.GetStdout()))
+		require.True(t, resp.GetPipeHeld())
+		require.Less(t, time.Since(begin), 2*time.Second)
+		resp = run1(t, p, "(sleep 0.08; echo late; sleep 0.08; echo later) & echo first")
+		require.Equal(t, "first\nlate\nlater\n", string(resp.GetStdout()), "each chunk starts the grace anew")
+		require.False(t, resp.GetPipeHeld())
+	})
+}
+
+func TestPlainWords(t *testing.T) {
+	c := func(script string, env ...string) *Command { return &Command{Script: script, Env: env} }
+	env := []string{"PATH=/usr/bin:/bin"}
+	require.Equal(t, []string{"cat", "/etc/hostname"}, plainWords(c("  cat  /etc/hostname "), "/", env))
+	require.Equal(t, []string{"ls", "--color=never", "-l"}, plainWords(c("ls --color=never -l"), "/", env))
+	for _, script := range []string{
+		"", " ", "echo x", "cat $HOME", "cat ~", "cat *", "cat a;b", "cat a\nb", "cat 'a'", "cat a#b", "A=1 cat", "nosuchprogram x", "./cat", "if cat",
+		"cat {a,b}", "cat a|b", "time cat x", "cat <x", "cat x&", "cat a\\ b", "[ -f x ]", "cat !x",
+	} {
+		require.Nil(t, plainWords(c(script), "/", env), "%q", script)
+	}
+	require.Nil(t, plainWords(c("cat x", "PATH=/nowhere"), "/", env), "the command's own PATH counts")
+}
+
+// FuzzQuote has a real shell read back what quote made.
+func FuzzQuote(f *testing.F) {
+	dash, err := exec.LookPath("dash")
+	if err != nil {
+		f.Skip("SKIPPED: no dash")
+	}
+	p, err := NewPool(Config{Path: dash, Dir: "/", Env: os.Environ()})
+	require.NoError(f, err)
+	f.Cleanup(p.Close)
+	f.Add("it's")
+	f.Add("\x01\x7f\x80\x81\x88\xff\n\\")
+	f.Fuzz(func(t *testing.T, s string) {
+		if strings.IndexByte(s, 0) >= 0 {
+			return
+		}
+		var b strings.Builder
+		b.WriteString("printf %s ")
+		quote(&b, s)
+		require.Equal(t, s, string(run1(t, p, b.String()).GetStdout()))
+	})
+}
