@@ -20,6 +20,7 @@ import (
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/bus/bustest"
 	"github.com/sandbus/sandbus/harnesslib"
+	"github.com/sandbus/sandbus/internal/testenv"
 	"github.com/sandbus/sandbus/workerd"
 )
 
@@ -117,6 +118,24 @@ func TestExecKeepsStreamsApart(t *testing.T) {
 			require.Equal(t, harnesslib.Outcome{Kind: harnesslib.Exited, Code: 3}, ee.Outcome)
 			require.Equal(t, "out\n", out.String())
 			require.Equal(t, "err\n", errOut.String())
+		})
+	}
+}
+
+func TestOtherShells(t *testing.T) {
+	for name, path := range testenv.Shells(t) {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, func(c *workerd.Config) { c.Shell = path })
+			out, err := p.ScriptCommand("cd / && pwd").Output(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, "/\n", string(out))
+			cmd := p.ScriptCommand("cat; exit 4")
+			cmd.Stdin = strings.NewReader("in")
+			out, err = cmd.Output(t.Context())
+			var ee *harnesslib.ExitError
+			require.ErrorAs(t, err, &ee)
+			require.Equal(t, 4, ee.Outcome.Code)
+			require.Equal(t, "in", string(out))
 		})
 	}
 }

@@ -45,6 +45,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if err == nil {
 		return 0
 	}
+	if !cmd.HasParent() { // no verb was found
+		err = &usageError{err}
+	}
 	code := exitFailed
 	var se *statusError
 	var usage *usageError

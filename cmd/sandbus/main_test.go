@@ -1,0 +1,60 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"sandbus": main})
+}
+
+// TestScripts runs the command line as a user would: each file of testdata is a session.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata",
+		RequireExplicitExec: true,
+		Setup: func(e *testscript.Env) error {
+			// A state directory of its own: no hub of the machine is found, none is left.
+			e.Setenv("SANDBUS_STATE_DIR", filepath.Join(e.WorkDir, ".state"))
+			e.Setenv("HOME", e.WorkDir)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// exits wants a command line to end with a status: exits 3 sandbus exec -- false
+			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
+				if len(args) < 2 {
+					ts.Fatalf("usage: exits STATUS COMMAND...")
+				}
+				err := ts.Exec(args[1], args[2:]...)
+				got := "exit status 0"
+				if err != nil {
+					got = err.Error()
+				}
+				if got != "exit status "+args[0] {
+					ts.Fatalf("want exit status %s, got %s", args[0], got)
+				}
+			},
+			// until waits for a command line to succeed: until sandbus ps
+			"until": func(ts *testscript.TestScript, _ bool, args []string) {
+				for range 300 {
+					if ts.Exec(args[0], args[1:]...) == nil {
+						return
+					}
+					time.Sleep(50 * time.Millisecond) //nolint:forbidigo // polls for another process
+				}
+				ts.Fatalf("%s: never succeeded", strings.Join(args, " "))
+			},
+			// token writes a credential to a file as the shell's > would: token FILE ROLE ID
+			"token": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(ts.Exec("sandbus", "auth", "issue", args[1], args[2]))
+				ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(ts.ReadFile("stdout")), 0o600))
+			},
+		},
+	})
+}
