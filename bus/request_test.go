@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/bus/bustest"
+	"github.com/sandbus/sandbus/bus/hub"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 )
 
@@ -126,13 +128,17 @@ func TestAbortOfARequest(t *testing.T) {
 	require.Equal(t, sandbusv1.Code_CODE_CONFLICT, be.Code, "an op is never used again")
 }
 
+type dialer func() (net.Conn, error)
+
+func (d dialer) InProcessConn() (net.Conn, error) { return d() }
+
 // raw is a client without anything of ours, as nats.go or the stock CLI are.
 func raw(t *testing.T, b *bustest.Bus, role bus.Role, name, inbox string) (*nats.Conn, *atomic.Int32) {
 	t.Helper()
 	cred, err := b.Credential(bus.Identity{Role: role, Zone: bus.DefaultZone, Name: name})
 	require.NoError(t, err)
 	denied := &atomic.Int32{}
-	nc, err := nats.Connect("", nats.InProcessServer(b), nats.Token(cred.Token()), nats.CustomInboxPrefix(inbox),
+	nc, err := nats.Connect("", nats.InProcessServer(dialer(b.Dial)), nats.Token(cred.Token()), nats.CustomInboxPrefix(inbox),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 			if errors.Is(err, nats.ErrPermissionViolation) {
 				denied.Add(1)
@@ -207,16 +213,18 @@ func TestRolesAreEnforced(t *testing.T) {
 }
 
 func TestWrongCredentialIsRefusedAtOnce(t *testing.T) {
-	b := bustest.Start(t)
+	b, err := hub.Start(t.Context(), hub.Config{})
+	require.NoError(t, err)
+	defer b.Stop()
 	id := bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: "h"}
 	cred, err := bus.NewMinter().Issue(id)
 	require.NoError(t, err)
 	begin := time.Now()
-	_, err = bus.Connect(t.Context(), bus.Config{URL: b.URL(), Dial: b.Dial, Credential: cred, ConnectTimeout: time.Minute})
+	_, err = bus.Connect(t.Context(), bus.Config{URL: b.URL(), Credential: cred, ConnectTimeout: time.Minute})
 	require.ErrorIs(t, err, bus.ErrRefused)
 	require.Less(t, time.Since(begin), 30*time.Second)
 	require.NotContains(t, err.Error(), cred.Proof())
-	_, err = bus.Connect(t.Context(), bus.Config{URL: b.URL(), Dial: b.Dial})
+	_, err = bus.Connect(t.Context(), bus.Config{URL: b.URL()})
 	require.ErrorContains(t, err, "no credential")
 	ok, err := b.Credential(id)
 	require.NoError(t, err)

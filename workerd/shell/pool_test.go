@@ -258,7 +258,7 @@ func TestBackgroundProcessDoesNotHoldTheAnswer(t *testing.T) {
 		require.Equal(t, "hi\n", string(resp.GetStdout()))
 		require.True(t, resp.GetPipeHeld())
 		require.Less(t, time.Since(begin), 2*time.Second)
-		resp = run1(t, p, "(sleep 0.08; echo late; sleep 0.08; echo later) & echo first")
+		resp = run1(t, p, "(sleep 0.2; echo late; sleep 0.2; echo later) & echo first")
 		require.Equal(t, "first\nlate\nlater\n", string(resp.GetStdout()), "each chunk starts the grace anew")
 		require.False(t, resp.GetPipeHeld())
 	})
