@@ -209,6 +209,15 @@ func (s *Sender) deliver(f Frame) {
 	}
 }
 
+// resend sends what is unacknowledged again, now.
+func (s *Sender) resend() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.resendLocked()
+	}
+}
+
 // resendLocked sends all unacknowledged frames again.
 func (s *Sender) resendLocked() {
 	s.lastOut = time.Now()
