@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -164,7 +166,18 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.sub = sub
+	s.conn.onReconnected(s, s.resend)
 	return nil
+}
+
+// resend sends again what callers may have missed while the connection was gone: waiting for silence would take longer.
+func (s *Server) resend() {
+	s.mu.Lock()
+	ops := slices.Collect(maps.Values(s.ops))
+	s.mu.Unlock()
+	for _, op := range ops {
+		op.resend()
+	}
 }
 
 // Load is how many requests are under way.
@@ -176,9 +189,13 @@ var errStopping = errors.New("the worker is stopping")
 // Drain refuses new requests from now on; those under way, their streams and controls go on.
 func (s *Server) Drain() { s.draining.Store(true) }
 
+// lastWords is how long the ends of ops that Stop has ended may take to be acknowledged.
+const lastWords = 2 * time.Second
+
 // Stop refuses new requests, waits for those under way until ctx ends, then ends them, and waits for all.
 func (s *Server) Stop(ctx context.Context) {
 	s.Drain()
+	s.conn.onReconnected(s, nil)
 	done := make(chan struct{})
 	go func() {
 		s.wg.Wait()
@@ -189,7 +206,19 @@ func (s *Server) Stop(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	s.end(errStopping)
-	<-done
+	last := time.NewTimer(lastWords)
+	defer last.Stop()
+	select {
+	case <-done:
+	case <-last.C: // whoever has not acknowledged an end by now is gone
+		s.mu.Lock()
+		ops := slices.Collect(maps.Values(s.ops))
+		s.mu.Unlock()
+		for _, op := range ops {
+			op.fail(errStopping)
+		}
+		<-done
+	}
 	if s.sub != nil {
 		_ = s.sub.Unsubscribe() // fails only when the connection is closed already
 	}
@@ -467,8 +496,8 @@ func (r *Request) registerAs(id OpID) (goesOn bool, err error) {
 		return true, nil
 	}
 	if old != nil {
-		old.cancel(errReplaced)
-		old.fail(errReplaced)
+		old.cancel(ErrReplaced)
+		old.fail(ErrReplaced)
 	}
 	ctx, cancel := context.WithCancelCause(s.life)
 	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply}
@@ -478,9 +507,6 @@ func (r *Request) registerAs(id OpID) (goesOn bool, err error) {
 	s.ops[id] = r.op
 	return false, nil
 }
-
-// errReplaced is the cause with which a stream ends whose op was asked for again from elsewhere.
-var errReplaced = errors.New("the op was asked for again on another reply subject")
 
 // rename gives the op the name that the message carries.
 func (r *Request) rename(id OpID) error {
@@ -495,7 +521,7 @@ func (r *Request) rename(id OpID) error {
 	r.srv.mu.Lock()
 	delete(r.srv.ops, old.ID)
 	r.srv.mu.Unlock()
-	old.cancel(errReplaced)
+	old.cancel(ErrReplaced)
 	return nil
 }
 
