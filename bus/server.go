@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"maps"
 	"slices"
@@ -30,6 +31,7 @@ type Server struct {
 	controls map[string]func(OpID, *Request)
 	onAbort  func(OpID) string
 	sub      *nats.Subscription
+	seed     maphash.Seed
 	life     context.Context //nolint:containedctx // the server's own life, ended by Stop
 	end      context.CancelCauseFunc
 	wg       sync.WaitGroup // the requests under way
@@ -57,7 +59,7 @@ func NewServer(conn *Conn, target Target, log *slog.Logger) *Server {
 	life, end := context.WithCancelCause(context.Background())
 	return &Server{
 		conn: conn, target: target, log: log, handlers: map[string]handler{}, controls: map[string]func(OpID, *Request){}, life: life, end: end,
-		slots: make(chan struct{}, maxRequests), ops: map[OpID]*Op{}, past: tombstones{state: map[OpID]string{}},
+		seed: maphash.MakeSeed(), slots: make(chan struct{}, maxRequests), ops: map[OpID]*Op{}, past: tombstones{state: map[OpID]string{}},
 	}
 }
 
@@ -395,6 +397,8 @@ type Op struct {
 	cancel context.CancelCauseFunc
 	srv    *Server
 	reply  string
+	// payload tells the request from another one.
+	payload uint64
 
 	mu  sync.Mutex // guards the fields below
 	in  *Receiver
@@ -491,21 +495,36 @@ func (r *Request) registerAs(id OpID) (goesOn bool, err error) {
 	if !r.again && (old != nil || s.past.state[id] == stateEnded) {
 		return false, Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s was used before: an op names one request for good", id)
 	}
-	if old != nil && old.reply == r.msg.Reply {
-		old.resend()
+	payload := maphash.Bytes(s.seed, r.msg.Data)
+	if old != nil && old.reply == r.msg.Reply && old.payload == payload {
+		old.resend() // the same request once more: its stream goes on
 		return true, nil
 	}
 	if old != nil {
 		old.cancel(ErrReplaced)
 		old.fail(ErrReplaced)
+		if old.reply != r.msg.Reply {
+			s.tellReplaced(old)
+		}
 	}
 	ctx, cancel := context.WithCancelCause(s.life)
-	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply}
+	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply, payload: payload}
 	if s.past.state[id] == stateAborted {
 		cancel(ErrAborted)
 	}
 	s.ops[id] = r.op
 	return false, nil
+}
+
+// tellReplaced tells the one who asked before; nobody may be there any more.
+func (s *Server) tellReplaced(old *Op) {
+	payload, err := marshal(&sandbusv1.Failure{Error: ToWire(Errorf(sandbusv1.Code_CODE_REPLACED, "%v", ErrReplaced))}, false)
+	if err == nil {
+		err = s.conn.publish(old.reply, payload)
+	}
+	if err != nil {
+		s.log.Debug("replaced stream not told", "op", string(old.ID), "error", err)
+	}
 }
 
 // rename gives the op the name that the message carries.

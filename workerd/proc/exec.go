@@ -157,13 +157,15 @@ func (c *Cmd) startOnTerminal(spec Spec, drain *Drain, stdout func([]byte) bool)
 func (c *Cmd) start() error {
 	ours.RLock()
 	defer ours.RUnlock()
-	c.began = time.Now()
-	if err := c.cmd.Start(); err != nil {
-		return err
-	}
-	ours.add(c.cmd.Process.Pid)
-	protect(c.cmd.Process.Pid)
-	return c.cgroup.add(c.cmd.Process.Pid)
+	return c.cgroup.around(func() error {
+		c.began = time.Now()
+		if err := c.cmd.Start(); err != nil {
+			return err
+		}
+		ours.add(c.cmd.Process.Pid)
+		protect(c.cmd.Process.Pid)
+		return nil
+	})
 }
 
 func startError(spec Spec, err error) error {
