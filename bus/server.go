@@ -141,7 +141,7 @@ func (s *Server) OnAbort(f func(OpID) string) { s.onAbort = f }
 // HandleQuick registers a verb that mostly takes microseconds. serve runs on the goroutine that takes the messages, one
 // after the other, which spares a change of goroutines and lets answers leave together; when it does take long, another
 // goroutine takes over the messages behind it. What surely waits (for a disk, for credit) goes on in Detach. Such a
-// request can be aborted from the moment on at which it opens a stream.
+// request can be aborted from the moment on at which it opens a stream, and says that it lives from Detach on.
 func (s *Server) HandleQuick(verb string, serve func(*Request)) {
 	s.handlers[verb] = handler{serve: serve, quick: true}
 }
@@ -282,7 +282,9 @@ func (s *Server) receive(m *nats.Msg) {
 }
 
 func (s *Server) serve(h handler, r *Request) {
-	r.keepAlive = time.AfterFunc(keepAliveEvery, r.stillHere)
+	if !h.quick {
+		r.keepAlive = time.AfterFunc(keepAliveEvery, r.stillHere)
+	}
 	h.serve(r)
 	if !r.detached {
 		r.finish()
@@ -293,6 +295,7 @@ func (s *Server) serve(h handler, r *Request) {
 // for what may wait, as its last act.
 func (r *Request) Detach(f func()) {
 	r.detached = true
+	r.keepAlive = time.AfterFunc(keepAliveEvery, r.stillHere)
 	go func() {
 		defer r.finish()
 		f()
@@ -547,7 +550,7 @@ func (r *Request) rename(id OpID) error {
 func (r *Request) finish() {
 	defer r.srv.wg.Done()
 	defer func() { <-r.srv.slots }()
-	r.keepAlive.Stop()
+	r.quiet()
 	if r.stop != nil {
 		r.stop()
 	}
@@ -562,6 +565,13 @@ func (r *Request) finish() {
 	if s.ops[r.op.ID] == r.op {
 		delete(s.ops, r.op.ID)
 		s.past.add(r.op.ID, stateEnded)
+	}
+}
+
+// quiet ends the keep-alives.
+func (r *Request) quiet() {
+	if r.keepAlive != nil {
+		r.keepAlive.Stop()
 	}
 }
 
@@ -649,9 +659,7 @@ func (r *Request) Fail(err error) {
 }
 
 func (r *Request) send(payload []byte) {
-	if r.keepAlive != nil {
-		r.keepAlive.Stop()
-	}
+	r.quiet()
 	var err error
 	if r.json {
 		m := nats.NewMsg(r.msg.Reply)
@@ -677,7 +685,7 @@ func (r *Request) Outgoing(window int64) (*Sender, error) {
 			return nil, err
 		}
 	}
-	r.keepAlive.Stop() // the stream has its own
+	r.quiet() // the stream has its own
 	return r.op.outgoing(ClampWindow(window)), nil
 }
 
