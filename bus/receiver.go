@@ -73,6 +73,13 @@ func (r *Receiver) pop() (Frame, bool, error) {
 	return f, true, nil
 }
 
+// over says whether the end frame has arrived, or the stream was ended on this side.
+func (r *Receiver) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended || r.err != nil
+}
+
 // deliver takes a frame from the connection. It does not block.
 func (r *Receiver) deliver(f Frame) {
 	r.mu.Lock()

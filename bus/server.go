@@ -322,6 +322,9 @@ func (op *Op) outgoing(window int64) *Sender {
 	defer op.mu.Unlock()
 	if op.out == nil {
 		op.out = newSender(window, func(b []byte) error { return op.srv.conn.publish(op.reply, b) })
+		op.out.mu.Lock()
+		op.out.failed = op.cancel // an op whose caller is gone must not go on when it has nothing to send
+		op.out.mu.Unlock()
 	}
 	return op.out
 }

@@ -20,7 +20,7 @@ type Stream struct {
 	target Target
 	op     OpID
 	in     *Receiver
-	out    *Sender // what we send; nil when the request has no input
+	out    *Sender // what we send; nil when the request has no input; set before anybody can see it
 
 	mu       sync.Mutex // guards the fields below
 	last     time.Time  // when something was heard last
@@ -39,9 +39,12 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 	}
 	s := &Stream{caller: c, target: t, op: op, last: time.Now()}
 	s.in = newReceiver(ClampWindow(window), func(b []byte) error { return c.conn.publish(s.controlSubject("ack"), b) })
+	if input { // before anything can be heard that ends it
+		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
+	}
 	reply := c.replySubject(t, op)
-	if err := c.register(op, &call{subject: reply, heard: s.heard, failed: s.in.fail}); err != nil {
-		s.in.fail(ErrClosed)
+	if err := c.register(op, &call{subject: reply, heard: s.heard, failed: s.fail}); err != nil {
+		s.fail(ErrClosed)
 		return nil, err
 	}
 	if err := c.publish(ctx, t.prefix()+verb, reply, payload); err != nil {
@@ -50,9 +53,6 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if input {
-		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
-	}
 	s.watchdog = time.AfterFunc(silenceLimit, s.checkSilence)
 	return s, nil
 }
@@ -61,12 +61,20 @@ func (s *Stream) controlSubject(control string) string {
 	return join(s.target.prefix()+"op", string(s.op), control)
 }
 
+// fail ends both directions.
+func (s *Stream) fail(err error) {
+	s.in.fail(err)
+	if s.out != nil {
+		s.out.stop(err)
+	}
+}
+
 // heard runs on the subscription's goroutine.
 func (s *Stream) heard(m *nats.Msg) {
 	s.mu.Lock()
 	s.last = time.Now()
-	out := s.out
 	s.mu.Unlock()
+	out := s.out
 	if !isFrame(m.Data) {
 		s.answered(m, out)
 		return
@@ -81,6 +89,9 @@ func (s *Stream) heard(m *nats.Msg) {
 		}
 	default:
 		s.in.deliver(f)
+		if out != nil && s.in.over() {
+			out.stop(ErrClosed) // nobody takes more, and a Send that waits for credit must not wait on
+		}
 	}
 }
 
@@ -132,7 +143,7 @@ func (s *Stream) checkSilence() {
 		s.watchdog.Reset(silenceLimit - quiet)
 		return
 	}
-	s.in.fail(fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, s.op, silenceLimit))
+	s.fail(fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, s.op, silenceLimit))
 }
 
 // Op is the request's name.
@@ -150,7 +161,8 @@ func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	return f, err
 }
 
-// Send sends bytes on the op's input, waiting for credit.
+// Send sends bytes on the op's input, waiting for credit. Errors: ErrClosed once the op's end has arrived (Next tells
+// which), the context's cause, ErrPeerSilent, *StreamError.
 func (s *Stream) Send(ctx context.Context, data []byte) error {
 	return s.out.Write(ctx, FrameData, data)
 }
@@ -173,8 +185,5 @@ func (s *Stream) Close() {
 	if s.watchdog != nil {
 		s.watchdog.Stop()
 	}
-	s.in.fail(ErrClosed)
-	if s.out != nil {
-		s.out.stop(ErrClosed)
-	}
+	s.fail(ErrClosed)
 }

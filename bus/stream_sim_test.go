@@ -147,11 +147,15 @@ func TestSenderOfASilentPeerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0
 		s := newSender(MinWindow, func([]byte) error { sent++; return nil })
+		var told []error
+		s.failed = func(err error) { told = append(told, err) }
 		begin := time.Now()
 		err := s.End(t.Context(), nil)
 		require.ErrorIs(t, err, ErrPeerSilent)
 		require.InDelta(t, peerSilence.Seconds(), time.Since(begin).Seconds(), 6)
 		require.Less(t, sent, 40, "it backs off")
+		require.Len(t, told, 1)
+		require.ErrorIs(t, told[0], ErrPeerSilent)
 	})
 }
 
