@@ -24,6 +24,14 @@ var (
 	ErrPublish = errors.New("not connected to the hub")
 )
 
+// ErrEnded says that an op takes nothing more, because its end or its answer has come. It wraps ErrClosed.
+var ErrEnded error = opEnded{}
+
+type opEnded struct{}
+
+func (opEnded) Error() string { return "the op has ended" }
+func (opEnded) Unwrap() error { return ErrClosed }
+
 // Error is an error that a worker sent: a code for programs and a message for people.
 type Error struct {
 	Code    sandbusv1.Code

@@ -90,7 +90,7 @@ func (s *Stream) heard(m *nats.Msg) {
 	default:
 		s.in.deliver(f)
 		if out != nil && s.in.over() {
-			out.stop(ErrClosed) // nobody takes more, and a Send that waits for credit must not wait on
+			out.stop(ErrEnded) // nobody takes more, and a Send that waits for credit must not wait on
 		}
 	}
 }
@@ -108,7 +108,7 @@ func (s *Stream) answered(m *nats.Msg, out *Sender) {
 		s.in.fail(errAnswered)
 	}
 	if out != nil {
-		out.stop(ErrClosed) // nobody takes more
+		out.stop(ErrEnded) // nobody takes more
 	}
 }
 
@@ -161,8 +161,8 @@ func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	return f, err
 }
 
-// Send sends bytes on the op's input, waiting for credit. Errors: ErrClosed once the op's end has arrived (Next tells
-// which), the context's cause, ErrPeerSilent, *StreamError.
+// Send sends bytes on the op's input, waiting for credit. Errors: ErrEnded once the op's end or answer has arrived,
+// which Next tells, ErrClosed, the context's cause, ErrPeerSilent, *StreamError.
 func (s *Stream) Send(ctx context.Context, data []byte) error {
 	return s.out.Write(ctx, FrameData, data)
 }

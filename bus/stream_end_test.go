@@ -3,6 +3,7 @@ package bus_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -36,12 +37,12 @@ func serveStream(t *testing.T, serve func(*bus.Request)) (bus.Target, *bus.Calle
 // ends the wait, although nobody calls Next.
 func TestSendEndsWithTheOp(t *testing.T) {
 	for name, end := range map[string]func(*bus.Request, *bus.Caller){
-		"end frame": func(r *bus.Request, _ *bus.Caller) {
+		"ended by a frame": func(r *bus.Request, _ *bus.Caller) {
 			out, err := r.Outgoing(0)
 			require.NoError(t, err)
 			r.EndStream(out, &sandbusv1.StreamEnd{})
 		},
-		"message": func(r *bus.Request, _ *bus.Caller) { r.Fail(errors.New("no")) },
+		"ended by a message": func(r *bus.Request, _ *bus.Caller) { r.Fail(errors.New("no")) },
 		"caller closed": func(r *bus.Request, c *bus.Caller) {
 			c.Close()
 			r.Fail(errors.New("no"))
@@ -60,6 +61,7 @@ func TestSendEndsWithTheOp(t *testing.T) {
 			select {
 			case err := <-waits:
 				require.ErrorIs(t, err, bus.ErrClosed)
+				require.Equal(t, strings.HasPrefix(name, "ended"), errors.Is(err, bus.ErrEnded))
 			case <-time.After(10 * time.Second):
 				t.Error("Send still waits")
 				st.Close()
