@@ -38,6 +38,9 @@ type Config struct {
 	Image string
 	// Trusted says that the operator vouches for the sandbox.
 	Trusted bool
+	// DialAnywhere lets harnesses connect to every address that the sandbox reaches; false means to its loopback
+	// addresses only.
+	DialAnywhere bool
 	// StopGrace is how long running commands may go on after the end was asked for; zero means 5 s.
 	StopGrace time.Duration
 	// Version is the build that presence shows; empty means "dev".

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+	"github.com/sandbus/sandbus/workerd/dial"
 	"github.com/sandbus/sandbus/workerd/files"
 	"github.com/sandbus/sandbus/workerd/shell"
 )
@@ -21,6 +22,7 @@ type Worker struct {
 	env    []string // of every command
 	shells *shell.Pool
 	files  *files.Root
+	dial   *dial.Dialer
 }
 
 // New checks a configuration. Errors name the setting, its value and what would be right.
@@ -34,6 +36,7 @@ func New(cfg Config) (*Worker, error) {
 		target: bus.Target{Zone: id.Zone, Sandbox: bus.SandboxID(id.Name), Instance: bus.NewInstanceID()},
 		env:    childEnv(os.Environ()),
 		files:  files.New(cfg.Dir),
+		dial:   dial.New(cfg.DialAnywhere),
 	}, nil
 }
 
@@ -92,6 +95,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.StopGrace)
 	defer cancel()
+	defer context.AfterFunc(grace, w.dial.Stop)()
 	srv.Stop(grace)
 	return err
 }
@@ -115,6 +119,7 @@ func (w *Worker) register(srv *bus.Server) {
 	srv.HandleStream("fs.write", w.files.Write)
 	bus.HandleOp(srv, "shell.run", w.runShell)
 	srv.HandleStream("exec.start", w.startExec)
+	srv.HandleStream("net.dial", w.dial.Serve)
 }
 
 // noContext adapts operations that are over before anybody could abort them.
@@ -128,6 +133,8 @@ func (w *Worker) hello() *sandbusv1.Hello {
 		Arch: runtime.GOARCH, Os: runtime.GOOS, Trust: "untrusted", Slots: int32(w.cfg.Slots), Version: w.cfg.Version,
 		Features: []string{"streams.1", "shell.run", "exec.start"},
 	}
+	h.Capabilities = append(h.Capabilities, "dial")
+	h.Features = append(h.Features, "net.dial")
 	if w.cfg.Trusted {
 		h.Trust = "trusted"
 	}

@@ -84,6 +84,12 @@ func (o *options) settings() []*setting {
 			}
 			return nil
 		}},
+		{name: "dial-anywhere", help: "harnesses may connect to every address that the sandbox reaches, not only to its loopback: true or false (default false)", set: func(v string) (err error) {
+			if o.cfg.DialAnywhere, err = strconv.ParseBool(v); err != nil {
+				return errors.New("want true or false")
+			}
+			return nil
+		}},
 		{name: "connect-timeout", help: "how long to try to reach the hub at the start, such as 30s (default: for ever)", set: duration(&o.cfg.ConnectTimeout)},
 		{name: "stop-grace", help: "how long running commands may go on after TERM, such as 10s (default 5s)", set: duration(&o.cfg.StopGrace)},
 		{name: "log-level", help: "debug, info, warn or error (default info)", set: func(v string) error {
