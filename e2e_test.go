@@ -402,7 +402,8 @@ func TestChildrenDoNotSeeTheWorkersVariables(t *testing.T) {
 		out, err := cmd.Output(t.Context())
 		require.NoError(t, err)
 		require.Contains(t, string(out), "PATH=")
-		require.NotContains(t, string(out), "SANDBUS")
+		require.NotContains(t, string(out), "SANDBUS_TOKEN")
+		require.NotContains(t, string(out), "SANDBUS_CREDS")
 		require.NotContains(t, string(out), "secret")
 	}
 }

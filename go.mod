@@ -3,6 +3,7 @@ module github.com/sandbus/sandbus
 go 1.26.8
 
 require (
+	github.com/creack/pty v1.1.24
 	github.com/google/uuid v1.6.0
 	github.com/nats-io/nats-server/v2 v2.15.3
 	github.com/nats-io/nats.go v1.55.0

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -34,6 +35,7 @@ type Announcer struct {
 	Ready  func()
 	Logger *slog.Logger // nil discards
 
+	mu  sync.Mutex // guards the field below
 	seq uint64
 }
 
@@ -60,8 +62,8 @@ func (a *Announcer) Run(ctx context.Context) error {
 		}
 		defer func() { _ = sub.Unsubscribe() }() // fails only when the connection is closed
 	}
-	a.Conn.onReconnected(func() { ask(nil) })
-	defer a.Conn.onReconnected(nil)
+	a.Conn.onReconnected(a, func() { ask(nil) })
+	defer a.Conn.onReconnected(a, nil)
 
 	ready := a.Ready
 	for {
@@ -144,6 +146,8 @@ func (a *Announcer) beatUntil(ctx context.Context, every time.Duration, own stri
 }
 
 func (a *Announcer) beat(own string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.seq++
 	b := &sandbusv1.Beat{Instance: string(a.Target.Instance), Seq: a.seq, Slots: a.Hello.GetSlots(), Version: a.Hello.GetVersion()}
 	if a.Beat != nil {
@@ -157,6 +161,9 @@ func (a *Announcer) beat(own string) {
 		a.Logger.Debug("beat not sent", "error", err)
 	}
 }
+
+// BeatNow beats out of turn, when something has changed that others should know soon.
+func (a *Announcer) BeatNow() { a.beat(join(string(a.Target.Zone), string(a.Target.Sandbox))) }
 
 // Goodbye says that the worker ends. It is best effort: presence expires without it.
 func (a *Announcer) Goodbye(reason string) {

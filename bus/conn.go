@@ -56,7 +56,7 @@ type Conn struct {
 	mu        sync.Mutex    // guards the fields below
 	connected chan struct{} // closed while connected; another one after each disconnect
 	closing   bool
-	again     func() // who wants to know of a reconnect
+	again     map[any]func() // who wants to know of a reconnect, by whoever asked
 }
 
 // ConnectError says that no hub could be reached, or that it refused us.
@@ -98,7 +98,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	}
 	c := &Conn{
 		id: cfg.Credential.Identity(), log: cfg.Logger,
-		closed: make(chan struct{}), connected: make(chan struct{}),
+		closed: make(chan struct{}), connected: make(chan struct{}), again: map[any]func(){},
 	}
 	close(c.connected)
 	begin := time.Now()
@@ -181,16 +181,20 @@ func (c *Conn) onReconnect() {
 		close(c.connected)
 	}
 	c.log.Info("hub connection back")
-	if c.again != nil {
-		c.again() // must only hand off
+	for _, f := range c.again {
+		go f() // it may use the connection
 	}
 }
 
-// onReconnected registers who is told of a reconnect; nil means nobody.
-func (c *Conn) onReconnected(f func()) {
+// onReconnected registers who is told of a reconnect, under a key; nil means nobody any more.
+func (c *Conn) onReconnected(key any, f func()) {
 	c.mu.Lock()
-	c.again = f
-	c.mu.Unlock()
+	defer c.mu.Unlock()
+	if f == nil {
+		delete(c.again, key)
+	} else {
+		c.again[key] = f
+	}
 }
 
 func (c *Conn) onClosed(err error, tell func(error)) {

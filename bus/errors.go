@@ -18,6 +18,8 @@ var (
 	ErrAborted = errors.New("aborted")
 	// ErrPeerSilent says that a stream's other end has acknowledged nothing for a minute.
 	ErrPeerSilent = errors.New("peer is silent")
+	// ErrReplaced is why a stream ends at the worker whose op was asked for again on another reply subject.
+	ErrReplaced = errors.New("the op was asked for again on another reply subject")
 	// ErrDenied says that the hub refuses a subject to this identity.
 	ErrDenied = errors.New("the hub refuses it to this credential")
 	// ErrPublish says that the client is not connected, so that a message could not be sent.

@@ -107,9 +107,15 @@ func TestRegistrarRefusesGarbage(t *testing.T) {
 	require.NoError(t, nc.Publish("evt.main.box.goodbye", bye))
 	require.NoError(t, nc.Publish("evt.main.box.nosuch", []byte("x")))
 	for _, h := range []*sandbusv1.Hello{
-		{}, {Instance: "a.b", Protocol: 1, Slots: 1}, {Instance: "i", Protocol: 9, Slots: 1}, {Instance: "i", Protocol: 1}, {Instance: "i", Protocol: 1, Slots: 1 << 20},
-		{Instance: "i", Protocol: 1, Slots: 1, Trust: "very"}, {Instance: "i", Protocol: 1, Slots: 1, Labels: map[string]string{"": "x"}},
-		{Instance: "i", Protocol: 1, Slots: 1, Features: make([]string, 65)}, {Instance: "i", Protocol: 1, Slots: 1, Image: string(make([]byte, 300))},
+		{},
+		{Instance: "a.b", Protocol: 1, Slots: 1},
+		{Instance: "i", Protocol: 9, Slots: 1},
+		{Instance: "i", Protocol: 1},
+		{Instance: "i", Protocol: 1, Slots: 1 << 20},
+		{Instance: "i", Protocol: 1, Slots: 1, Trust: "very"},
+		{Instance: "i", Protocol: 1, Slots: 1, Labels: map[string]string{"": "x"}},
+		{Instance: "i", Protocol: 1, Slots: 1, Features: make([]string, 65)},
+		{Instance: "i", Protocol: 1, Slots: 1, Image: string(make([]byte, 300))},
 	} {
 		payload, err := proto.Marshal(h)
 		require.NoError(t, err)

@@ -73,6 +73,11 @@ func (s *Sender) Write(ctx context.Context, kind FrameKind, body []byte) error {
 	return nil
 }
 
+// WriteGap says that n bytes are left out here. Errors: as Write.
+func (s *Sender) WriteGap(n int64) error {
+	return s.send(FrameGap, binary.BigEndian.AppendUint64(nil, uint64(n)))
+}
+
 // awaitCredit takes n bytes of credit.
 func (s *Sender) awaitCredit(ctx context.Context, n int) error {
 	for {
@@ -210,6 +215,15 @@ func (s *Sender) deliver(f Frame) {
 		s.armLocked(s.backoff)
 	} else {
 		s.armLocked(keepAliveEvery)
+	}
+}
+
+// resend sends what is unacknowledged again, now.
+func (s *Sender) resend() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.resendLocked()
 	}
 }
 

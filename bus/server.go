@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -24,11 +27,14 @@ type Server struct {
 	target   Target
 	log      *slog.Logger
 	handlers map[string]handler
+	controls map[string]func(OpID, *Request)
+	onAbort  func(OpID) string
 	sub      *nats.Subscription
 	life     context.Context //nolint:containedctx // the server's own life, ended by Stop
 	end      context.CancelCauseFunc
 	wg       sync.WaitGroup // the requests under way
 	lead     *leader
+	draining atomic.Bool
 	slots    chan struct{} // one element for each request under way: its capacity is the bound
 
 	mu   sync.Mutex // guards the fields below
@@ -40,6 +46,7 @@ type handler struct {
 	serve func(*Request)
 	isOp  bool // can be aborted from its arrival on
 	quick bool // runs where messages are taken
+	again bool // the same op may come again
 }
 
 // NewServer makes a server for a target on a connection. A nil logger discards.
@@ -49,7 +56,7 @@ func NewServer(conn *Conn, target Target, log *slog.Logger) *Server {
 	}
 	life, end := context.WithCancelCause(context.Background())
 	return &Server{
-		conn: conn, target: target, log: log, handlers: map[string]handler{}, life: life, end: end,
+		conn: conn, target: target, log: log, handlers: map[string]handler{}, controls: map[string]func(OpID, *Request){}, life: life, end: end,
 		slots: make(chan struct{}, maxRequests), ops: map[OpID]*Op{}, past: tombstones{state: map[OpID]string{}},
 	}
 }
@@ -96,6 +103,39 @@ func (s *Server) HandleStream(verb string, serve func(*Request)) {
 	s.handlers[verb] = handler{serve: serve, isOp: true}
 }
 
+// HandleRepeatable is HandleStream for a verb that knows its own ops: a request that comes again, also after its end,
+// is served again, in place of the one before. When that one still streams to the same reply subject it just goes on.
+func (s *Server) HandleRepeatable(verb string, serve func(*Request)) {
+	s.handlers[verb] = handler{serve: serve, isOp: true, again: true}
+}
+
+// HandleControl registers a control message of an op, other than abort, ack and in. serve must not wait.
+func HandleControl[Req, Resp any, PReq interface {
+	*Req
+	proto.Message
+}, PResp interface {
+	*Resp
+	proto.Message
+}](s *Server, control string, serve func(OpID, PReq) (PResp, error)) {
+	s.controls[control] = func(id OpID, r *Request) {
+		req := PReq(new(Req))
+		if err := unmarshal(r.msg.Data, r.json, req); err != nil {
+			r.Fail(Errorf(sandbusv1.Code_CODE_INVALID, "control %s: the payload is no %s: %v", control, req.ProtoReflect().Descriptor().FullName(), err))
+			return
+		}
+		resp, err := serve(id, req)
+		if err != nil {
+			r.Fail(err)
+			return
+		}
+		r.Reply(resp)
+	}
+}
+
+// OnAbort registers who else may know an op that is to be aborted; it returns what the op was: "running", "ended", or
+// "" for unknown. It may be called before Start only.
+func (s *Server) OnAbort(f func(OpID) string) { s.onAbort = f }
+
 // HandleQuick registers a verb that mostly takes microseconds. serve runs on the goroutine that takes the messages, one
 // after the other, which spares a change of goroutines and lets answers leave together; when it does take long, another
 // goroutine takes over the messages behind it. What surely waits (for a disk, for credit) goes on in Detach. Such a
@@ -126,7 +166,18 @@ func (s *Server) Start() error {
 		return err
 	}
 	s.sub = sub
+	s.conn.onReconnected(s, s.resend)
 	return nil
+}
+
+// resend sends again what callers may have missed while the connection was gone: waiting for silence would take longer.
+func (s *Server) resend() {
+	s.mu.Lock()
+	ops := slices.Collect(maps.Values(s.ops))
+	s.mu.Unlock()
+	for _, op := range ops {
+		op.resend()
+	}
 }
 
 // Load is how many requests are under way.
@@ -135,11 +186,16 @@ func (s *Server) Load() int { return len(s.slots) }
 // errStopping is the cause with which the ops of a stopped server end.
 var errStopping = errors.New("the worker is stopping")
 
+// Drain refuses new requests from now on; those under way, their streams and controls go on.
+func (s *Server) Drain() { s.draining.Store(true) }
+
+// lastWords is how long the ends of ops that Stop has ended may take to be acknowledged.
+const lastWords = 2 * time.Second
+
 // Stop refuses new requests, waits for those under way until ctx ends, then ends them, and waits for all.
 func (s *Server) Stop(ctx context.Context) {
-	if s.sub != nil {
-		_ = s.sub.Unsubscribe() // fails only when the connection is closed already
-	}
+	s.Drain()
+	s.conn.onReconnected(s, nil)
 	done := make(chan struct{})
 	go func() {
 		s.wg.Wait()
@@ -150,7 +206,22 @@ func (s *Server) Stop(ctx context.Context) {
 	case <-ctx.Done():
 	}
 	s.end(errStopping)
-	<-done
+	last := time.NewTimer(lastWords)
+	defer last.Stop()
+	select {
+	case <-done:
+	case <-last.C: // whoever has not acknowledged an end by now is gone
+		s.mu.Lock()
+		ops := slices.Collect(maps.Values(s.ops))
+		s.mu.Unlock()
+		for _, op := range ops {
+			op.fail(errStopping)
+		}
+		<-done
+	}
+	if s.sub != nil {
+		_ = s.sub.Unsubscribe() // fails only when the connection is closed already
+	}
 	if s.lead != nil {
 		s.lead.stop()
 	}
@@ -167,7 +238,7 @@ func (s *Server) receive(m *nats.Msg) {
 		s.control(OpID(op), verb, m)
 		return
 	}
-	r := &Request{Verb: rest, srv: s, msg: m, json: strings.HasPrefix(m.Header.Get("Content-Type"), "application/json")}
+	r := s.request(rest, m)
 	if !strings.HasPrefix(m.Reply, join("rep", string(s.target.Zone), string(s.target.Sandbox))+".") {
 		s.log.Warn("request without a reply subject that we may answer", "verb", rest)
 		return
@@ -180,16 +251,23 @@ func (s *Server) receive(m *nats.Msg) {
 		r.Fail(Errorf(sandbusv1.Code_CODE_UNKNOWN_VERB, "verb %.80q: this worker does not serve it", rest))
 		return
 	}
+	if s.draining.Load() {
+		r.Fail(Errorf(sandbusv1.Code_CODE_DRAINING, "the worker is stopping: it accepts nothing new"))
+		return
+	}
 	select {
 	case s.slots <- struct{}{}:
 	default:
 		r.Fail(Errorf(sandbusv1.Code_CODE_BUSY, "%d requests are under way, the bound is %d", len(s.slots), maxRequests))
 		return
 	}
+	r.again = h.again
 	if h.isOp {
-		if err := r.register(); err != nil {
+		if goesOn, err := r.register(); err != nil || goesOn {
 			<-s.slots
-			r.Fail(err)
+			if err != nil {
+				r.Fail(err)
+			}
 			return
 		}
 	}
@@ -241,30 +319,46 @@ func (s *Server) control(id OpID, verb string, m *nats.Msg) {
 	case "abort":
 		s.abort(id, op, m)
 	default:
-		s.log.Warn("unknown control", "op", string(id))
+		if m.Reply == "" {
+			return
+		}
+		r := s.request(verb, m)
+		if f, ok := s.controls[verb]; ok {
+			f(id, r)
+			return
+		}
+		r.Fail(Errorf(sandbusv1.Code_CODE_UNKNOWN_VERB, "control %.80q: this worker does not serve it", verb))
 	}
 }
 
+func (s *Server) request(verb string, m *nats.Msg) *Request {
+	return &Request{Verb: verb, srv: s, msg: m, json: strings.HasPrefix(m.Header.Get("Content-Type"), "application/json")}
+}
+
 func (s *Server) abort(id OpID, op *Op, m *nats.Msg) {
-	state := "running"
+	state := ""
+	if s.onAbort != nil {
+		state = s.onAbort(id)
+	}
 	if op != nil {
 		op.cancel(ErrAborted)
-	} else {
+		state = "running"
+	} else if state == "" {
 		s.mu.Lock()
-		if state = s.past.state[id]; state == "" {
+		if s.past.state[id] == stateEnded {
+			state = stateEnded
+		} else {
 			state = "unknown"
 			if isToken(string(id)) {
 				s.past.add(id, stateAborted)
 			}
-		} else if state == stateAborted {
-			state = "unknown"
 		}
 		s.mu.Unlock()
 	}
 	if m.Reply == "" {
 		return
 	}
-	r := &Request{Verb: "abort", srv: s, msg: m, json: strings.HasPrefix(m.Header.Get("Content-Type"), "application/json")}
+	r := s.request("abort", m)
 	r.Reply(&sandbusv1.AbortResponse{State: state})
 }
 
@@ -338,6 +432,16 @@ func (op *Op) deliverAck(f Frame) {
 	}
 }
 
+// resend sends again what the caller may have missed: it has asked again.
+func (op *Op) resend() {
+	op.mu.Lock()
+	out := op.out
+	op.mu.Unlock()
+	if out != nil {
+		out.resend()
+	}
+}
+
 // fail ends the op's streams.
 func (op *Op) fail(err error) {
 	op.mu.Lock()
@@ -363,6 +467,8 @@ type Request struct {
 	keepAlive *time.Timer
 	stop      context.CancelFunc
 	detached  bool
+	again     bool
+	unnamed   bool // Op is one that we made up
 }
 
 type requestMessage interface {
@@ -370,17 +476,31 @@ type requestMessage interface {
 	GetMeta() *sandbusv1.RequestMeta
 }
 
-// register makes the op known to its control subjects, before the next message is looked at.
-func (r *Request) register() error {
-	id := r.Op
-	if id == "" {
-		id = NewOpID() // nobody can name it; Decode may give it the name that the message has
+// register makes the op known to its control subjects, before the next message is looked at. goesOn says that the op is
+// under way and needs no second handler.
+func (r *Request) register() (goesOn bool, err error) {
+	if r.Op == "" {
+		r.Op = NewOpID() // nobody can name it; Decode may give it the name that the message has
+		r.unnamed = true
 	}
+	return r.registerAs(r.Op)
+}
+
+func (r *Request) registerAs(id OpID) (goesOn bool, err error) {
 	s := r.srv
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ops[id] != nil || s.past.state[id] == stateEnded {
-		return Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s was used before: an op names one request for good", id)
+	old := s.ops[id]
+	if !r.again && (old != nil || s.past.state[id] == stateEnded) {
+		return false, Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s was used before: an op names one request for good", id)
+	}
+	if old != nil && old.reply == r.msg.Reply {
+		old.resend()
+		return true, nil
+	}
+	if old != nil {
+		old.cancel(ErrReplaced)
+		old.fail(ErrReplaced)
 	}
 	ctx, cancel := context.WithCancelCause(s.life)
 	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply}
@@ -388,23 +508,23 @@ func (r *Request) register() error {
 		cancel(ErrAborted)
 	}
 	s.ops[id] = r.op
-	return nil
+	return false, nil
 }
 
 // rename gives the op the name that the message carries.
 func (r *Request) rename(id OpID) error {
-	s := r.srv
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.ops[id] != nil || s.past.state[id] == stateEnded {
-		return Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s was used before: an op names one request for good", id)
+	old := r.op
+	goesOn, err := r.registerAs(id)
+	if err == nil && goesOn {
+		err = Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s is under way", id)
 	}
-	delete(s.ops, r.op.ID)
-	r.op.ID = id
-	s.ops[id] = r.op
-	if s.past.state[id] == stateAborted {
-		r.op.cancel(ErrAborted)
+	if err != nil {
+		return err
 	}
+	r.srv.mu.Lock()
+	delete(r.srv.ops, old.ID)
+	r.srv.mu.Unlock()
+	old.cancel(ErrReplaced)
 	return nil
 }
 
@@ -423,8 +543,10 @@ func (r *Request) finish() {
 	s := r.srv
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.ops, r.op.ID)
-	s.past.add(r.op.ID, stateEnded)
+	if s.ops[r.op.ID] == r.op {
+		delete(s.ops, r.op.ID)
+		s.past.add(r.op.ID, stateEnded)
+	}
 }
 
 // stillHere tells a caller that waits for one message that the request is under way.
@@ -450,7 +572,7 @@ func (r *Request) Decode(m requestMessage) (context.Context, error) {
 		if err != nil {
 			return nil, Errorf(sandbusv1.Code_CODE_INVALID, "%v", err)
 		}
-		if r.Op != "" {
+		if r.Op != "" && !r.unnamed {
 			return nil, Errorf(sandbusv1.Code_CODE_INVALID, "op %s in the message, op %s in the reply subject: want the same", op, r.Op)
 		}
 		r.Op = op
@@ -482,7 +604,7 @@ func (r *Request) reply(payload []byte) {
 		r.send(payload)
 		return
 	}
-	if r.json || r.Op == "" {
+	if r.json || r.Op == "" || r.unnamed {
 		r.Fail(Errorf(sandbusv1.Code_CODE_TOO_LARGE,
 			"the answer has %d bytes, one message holds %d: ask for less, or as protobuf with an op", len(payload), r.srv.conn.MaxMessage()))
 		return
@@ -531,11 +653,11 @@ func (r *Request) send(payload []byte) {
 // Outgoing is the stream on the reply subject. A window of zero means DefaultWindow; others are held to MinWindow and
 // MaxWindow. Errors: the request has no op; the op was used before.
 func (r *Request) Outgoing(window int64) (*Sender, error) {
-	if r.Op == "" {
+	if r.Op == "" || r.unnamed {
 		return nil, Errorf(sandbusv1.Code_CODE_INVALID, "verb %s: an answer that streams needs an op", r.Verb)
 	}
 	if r.op == nil {
-		if err := r.register(); err != nil {
+		if _, err := r.register(); err != nil {
 			return nil, err
 		}
 	}

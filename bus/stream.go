@@ -23,10 +23,12 @@ type Stream struct {
 	out    *Sender // what we send; nil when the request has no input; set before anybody can see it
 
 	mu       sync.Mutex // guards the fields below
-	last     time.Time  // when something was heard last
+	opened   time.Time
+	last     time.Time // when something was heard last; zero before
 	watchdog *time.Timer
 	closed   bool
 	answer   []byte // the message that came instead of a stream
+	repeat   func() // sends the request again; nil when that is not safe, or not needed any more
 }
 
 // Open sends a request that is answered by a stream. window is the credit that the request asks for (see
@@ -37,7 +39,7 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
-	s := &Stream{caller: c, target: t, op: op, last: time.Now()}
+	s := &Stream{caller: c, target: t, op: op}
 	s.in = newReceiver(ClampWindow(window), func(b []byte) error { return c.conn.publish(s.controlSubject("ack"), b) })
 	if input { // before anything can be heard that ends it
 		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
@@ -53,8 +55,43 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.opened = time.Now()
 	s.watchdog = time.AfterFunc(silenceLimit, s.checkSilence)
 	return s, nil
+}
+
+// OpenRepeatable is Open for a verb whose worker knows its ops (Server.HandleRepeatable): the request is sent again
+// after a reconnect, as long as nothing was heard of it.
+func (c *Caller) OpenRepeatable(ctx context.Context, t Target, verb string, op OpID, req proto.Message, window int64, input bool) (*Stream, error) {
+	s, err := c.Open(ctx, t, verb, op, req, window, input)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := proto.Marshal(req)
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("%s: %w", verb, err)
+	}
+	s.mu.Lock()
+	if s.last.IsZero() {
+		s.repeat = func() { _ = c.conn.publishRequest(t.prefix()+verb, c.replySubject(t, op), payload) } // the next reconnect tries again
+	}
+	s.mu.Unlock()
+	c.conn.onReconnected(s, s.reconnected)
+	return s, nil
+}
+
+// reconnected repeats what may have been lost with the connection.
+func (s *Stream) reconnected() {
+	s.mu.Lock()
+	repeat, out := s.repeat, s.out
+	s.mu.Unlock()
+	if repeat != nil {
+		repeat()
+	}
+	if out != nil {
+		out.resend()
+	}
 }
 
 func (s *Stream) controlSubject(control string) string {
@@ -73,6 +110,7 @@ func (s *Stream) fail(err error) {
 func (s *Stream) heard(m *nats.Msg) {
 	s.mu.Lock()
 	s.last = time.Now()
+	s.repeat = nil // it has arrived
 	s.mu.Unlock()
 	out := s.out
 	if !isFrame(m.Data) {
@@ -138,7 +176,7 @@ func (s *Stream) checkSilence() {
 	if s.closed {
 		return
 	}
-	quiet := time.Since(s.last)
+	quiet := time.Since(max2(s.opened, s.last))
 	if quiet < silenceLimit {
 		s.watchdog.Reset(silenceLimit - quiet)
 		return
@@ -170,6 +208,11 @@ func (s *Stream) Send(ctx context.Context, data []byte) error {
 // CloseSend ends the op's input and waits until the worker has taken the end.
 func (s *Stream) CloseSend(ctx context.Context) error { return s.out.End(ctx, nil) }
 
+// Control sends a control message of the op.
+func (s *Stream) Control(ctx context.Context, control string, req proto.Message, resp errorMessage) error {
+	return s.caller.Control(ctx, s.target, s.op, control, req, resp)
+}
+
 // Abort asks the worker to end the op and waits until it has noted that. The end itself comes from Next.
 func (s *Stream) Abort(ctx context.Context, reason string) error {
 	return s.caller.Control(ctx, s.target, s.op, "abort", &sandbusv1.AbortRequest{Reason: reason}, &sandbusv1.AbortResponse{})
@@ -179,6 +222,7 @@ func (s *Stream) Abort(ctx context.Context, reason string) error {
 // twice.
 func (s *Stream) Close() {
 	s.caller.unregister(s.op)
+	s.caller.conn.onReconnected(s, nil)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true

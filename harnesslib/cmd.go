@@ -36,8 +36,35 @@ type Cmd struct {
 	// both are the same, comparable value, the command writes into one pipe and the order is kept.
 	Stdout io.Writer
 	Stderr io.Writer
+	// ID names the run for good: 1 to 63 of a-z, 0-9, '_' and '-'. Empty means a new one, which is set by Start. The
+	// same command under the same ID finds the run that there is; another command is refused.
+	ID string
 	// Timeout ends the command after that time; zero means none. At most 7 days.
 	Timeout time.Duration
+	// IdleTimeout ends the command after that time without output; zero means none. At most 7 days.
+	IdleTimeout time.Duration
+	// OutputLimit is how many bytes of output are kept: one more ends the command with ErrOutputLimit, unless HeadTail is
+	// set. Zero means 8 MiB where Output or CombinedOutput collects it or HeadTail is set, and none otherwise. At most
+	// 1 GiB, with HeadTail 64 MiB.
+	OutputLimit int64
+	// HeadTail lets the command run on at its OutputLimit: the first and the last half of it arrive, when the command
+	// has ended, and Omitted is what was left out between them.
+	HeadTail bool
+	// Spool also writes the full output to a file in the sandbox, SpoolPath, of at most SpoolLimit bytes; zero means
+	// 256 MiB, at most 16 GiB.
+	Spool      bool
+	SpoolLimit int64
+	// Detach lets the command run on by itself: Run returns when it has started. AttachCommand finds it by its ID.
+	Detach bool
+	// MemoryLimit ends the command with ErrOOM when it uses more, in bytes; zero means none. A sandbox that cannot hold
+	// it refuses to start the command.
+	MemoryLimit int64
+	// Terminal gives the command a terminal of this size instead of pipes; its output comes on Stdout. Nil means none.
+	Terminal *Size
+	// Offset is where AttachCommand's output begins, in bytes of both outputs together. Zero means the start.
+	Offset int64
+	// NoFollow ends an AttachCommand at the end of the output that is there now.
+	NoFollow bool
 	// Grace is the time from TERM to KILL; zero means 2 s. At most 1 hour.
 	Grace time.Duration
 
@@ -45,12 +72,44 @@ type Cmd struct {
 	Outcome Outcome
 	// PipeHeld says that a process which the command left behind still held its output when it had ended.
 	PipeHeld bool
+	// Running says that the command had not ended when Wait returned: it is detached, or NoFollow was set.
+	Running bool
+	// Omitted is how many bytes of output did not come: left out by HeadTail, or no longer kept.
+	Omitted int64
+	// Usage is what the command and the descendants that it waited for used.
+	Usage Usage
+	// SpoolPath is the file with the full output, SpoolOmitted how many bytes are not in it, SpoolError why.
+	SpoolPath    string
+	SpoolOmitted int64
+	SpoolError   string
+	// Timing says where the time went.
+	Timing Timing
 
 	sb     *Sandbox
+	attach bool
+	over   bool // ended already in Start
 	stream *bus.Stream
 	ctx    context.Context //nolint:containedctx // from Start to Wait, as in os/exec
 	feeder sync.WaitGroup
 	fed    context.CancelCauseFunc
+}
+
+// Size is the size of a terminal, in characters.
+type Size struct{ Cols, Rows uint16 }
+
+// Usage is what a command used.
+type Usage struct {
+	User, System time.Duration // processor time
+	MaxRSS       int64         // largest resident memory of one process, in bytes
+}
+
+// Timing says where an exec's time went, by the sandbox's clock.
+type Timing struct {
+	Queue     time.Duration // from the arrival of the request to the start of starting
+	Start     time.Duration // what starting took
+	FirstByte time.Duration // from the start to the first output; zero when there was none
+	Run       time.Duration // from the start to the end of the command
+	Drain     time.Duration // from there to the end of its output
 }
 
 // Command prepares a program with arguments. No shell looks at them.
@@ -62,6 +121,12 @@ func (s *Sandbox) Command(name string, arg ...string) *Cmd {
 // its output is collected and it has no Stdin, it takes the fast tier: a shell that is already there.
 func (s *Sandbox) ScriptCommand(script string) *Cmd {
 	return &Cmd{sb: s, Script: script}
+}
+
+// AttachCommand prepares to read the output of an exec, from the start of what is kept or from Offset on, until its end.
+// Stdin, when set, goes to the exec's input. The end of the context ends the reading, not the exec.
+func (s *Sandbox) AttachCommand(id string) *Cmd {
+	return &Cmd{sb: s, ID: id, attach: true}
 }
 
 // Run starts the command and waits for its end. The end of ctx aborts it. Errors: as Wait.
@@ -78,6 +143,7 @@ func (c *Cmd) Output(ctx context.Context) ([]byte, error) {
 	if c.Stdout != nil {
 		return nil, errors.New("harnesslib: Stdout is set already")
 	}
+	c.limitOutput()
 	var stdout, stderr bytes.Buffer
 	c.Stdout = &stdout
 	capture := c.Stderr == nil
@@ -98,15 +164,27 @@ func (c *Cmd) CombinedOutput(ctx context.Context) ([]byte, error) {
 	if c.Stdout != nil || c.Stderr != nil {
 		return nil, errors.New("harnesslib: Stdout or Stderr is set already")
 	}
+	c.limitOutput()
 	var out bytes.Buffer
 	c.Stdout, c.Stderr = &out, &out
 	err := c.Run(ctx)
 	return out.Bytes(), err
 }
 
+// collectedBytes is the limit of output that is held in memory.
+const collectedBytes = 8 << 20
+
+func (c *Cmd) limitOutput() {
+	if c.OutputLimit == 0 {
+		c.OutputLimit = collectedBytes
+	}
+}
+
 // collect runs a command whose output is wanted at the end: a script without input on the fast tier.
 func (c *Cmd) collect(ctx context.Context) error {
-	if c.Script == "" || c.Stdin != nil {
+	fast := c.Script != "" && c.Stdin == nil && c.ID == "" && c.IdleTimeout == 0 && c.Grace == 0 && !c.HeadTail && !c.Spool && !c.Detach &&
+		c.MemoryLimit == 0 && c.Terminal == nil && c.OutputLimit <= collectedBytes
+	if !fast {
 		return c.Run(ctx)
 	}
 	return c.runFast(ctx)
@@ -134,18 +212,31 @@ func (c *Cmd) check() error {
 		return errors.New("harnesslib: a Cmd is made by a Sandbox's Command or ScriptCommand")
 	case c.stream != nil || c.Outcome.Kind != "":
 		return errors.New("harnesslib: a Cmd is used once")
-	case (len(c.Args) == 0 || c.Args[0] == "") == (c.Script == ""):
+	case c.attach && c.ID == "":
+		return errors.New("attach: want the exec's id")
+	case !c.attach && (len(c.Args) == 0 || c.Args[0] == "") == (c.Script == ""):
 		return errors.New("command: want a program or a script")
 	case strings.IndexByte(c.Script, 0) >= 0:
 		return fmt.Errorf("command: the script has a NUL byte at offset %d", strings.IndexByte(c.Script, 0))
 	case c.Timeout < 0 || c.Timeout > 7*24*time.Hour:
 		return fmt.Errorf("command: timeout %s: want 0 (none) to 168h", c.Timeout)
+	case c.IdleTimeout < 0 || c.IdleTimeout > 7*24*time.Hour:
+		return fmt.Errorf("command: idle timeout %s: want 0 (none) to 168h", c.IdleTimeout)
+	case c.OutputLimit < 0:
+		return fmt.Errorf("command: output limit %d: want 0 or more bytes", c.OutputLimit)
+	case c.Offset < 0:
+		return fmt.Errorf("attach: offset %d: want 0 or more", c.Offset)
 	case c.Grace < 0 || c.Grace > time.Hour:
 		return fmt.Errorf("command: grace %s: want 0 (2s) to 1h", c.Grace)
 	}
 	for i, a := range c.Args {
 		if strings.IndexByte(a, 0) >= 0 {
 			return fmt.Errorf("command: argument %d has a NUL byte", i)
+		}
+	}
+	if c.ID != "" {
+		if _, err := bus.ParseOpID(c.ID); err != nil {
+			return fmt.Errorf("exec id: %w", err)
 		}
 	}
 	return nil
@@ -169,7 +260,7 @@ func (c *Cmd) runFast(ctx context.Context) error {
 	}
 	op := bus.NewOpID()
 	req := &sandbusv1.ShellRunRequest{
-		Meta: &sandbusv1.RequestMeta{Op: string(op)}, Env: env, TimeoutMs: atLeastOneMs(c.Timeout),
+		Meta: &sandbusv1.RequestMeta{Op: string(op)}, Env: env, TimeoutMs: atLeastOneMs(c.Timeout), OutputLimit: c.OutputLimit,
 	}
 	req.Script, req.ScriptRaw = bus.ToText(c.Script)
 	req.Cwd, req.CwdRaw = bus.ToText(c.Dir)
@@ -188,7 +279,7 @@ func (c *Cmd) runFast(ctx context.Context) error {
 	if err != nil {
 		return execError(err)
 	}
-	c.Outcome, c.PipeHeld = outcome(resp.GetOutcome()), resp.GetPipeHeld()
+	c.Outcome, c.PipeHeld, c.Timing = outcome(resp.GetOutcome()), resp.GetPipeHeld(), timing(resp.GetTiming())
 	if err := writeAll(c.Stdout, resp.GetStdout()); err != nil {
 		return err
 	}
@@ -225,6 +316,9 @@ func (s *Sandbox) abort(call context.Context, t bus.Target, op bus.OpID, giveUp 
 // execError gives the errors of the fabric the names of this package.
 func execError(err error) error {
 	var be *bus.Error
+	if errors.As(err, &be) && be.Code == sandbusv1.Code_CODE_NOT_FOUND {
+		return fmt.Errorf("%w: %w", ErrUnknownExec, err)
+	}
 	if errors.As(err, &be) && (be.Code == sandbusv1.Code_CODE_BUSY || be.Code == sandbusv1.Code_CODE_DRAINING) {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
@@ -245,23 +339,60 @@ func (c *Cmd) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	op := bus.NewOpID()
+	c.ctx = ctx
+	if c.attach {
+		return c.startAttached()
+	}
+	if c.ID == "" {
+		c.ID = string(bus.NewOpID())
+	}
+	op := bus.OpID(c.ID)
 	req := &sandbusv1.ExecStartRequest{
 		Meta: &sandbusv1.RequestMeta{Op: string(op)}, Env: env, Stdin: c.Stdin != nil,
-		TimeoutMs: atLeastOneMs(c.Timeout), GraceMs: atLeastOneMs(c.Grace), MergeStderr: sameWriter(c.Stdout, c.Stderr),
+		TimeoutMs: atLeastOneMs(c.Timeout), IdleTimeoutMs: atLeastOneMs(c.IdleTimeout), GraceMs: atLeastOneMs(c.Grace),
+		MergeStderr: sameWriter(c.Stdout, c.Stderr), OutputLimit: c.OutputLimit, OutputMode: sandbusv1.OutputMode_OUTPUT_MODE_STOP,
+		Spool: c.Spool, SpoolLimit: c.SpoolLimit, Detach: c.Detach, MemoryLimit: c.MemoryLimit,
+	}
+	switch {
+	case c.HeadTail:
+		req.OutputMode = sandbusv1.OutputMode_OUTPUT_MODE_HEADTAIL
+	case c.OutputLimit == 0:
+		req.OutputLimit = -1
+	}
+	if c.Terminal != nil {
+		req.Terminal = &sandbusv1.Terminal{Cols: uint32(c.Terminal.Cols), Rows: uint32(c.Terminal.Rows)}
 	}
 	req.Argv, req.ArgvRaw = bus.ToTexts(c.Args)
 	req.Script, req.ScriptRaw = bus.ToText(c.Script)
 	req.Cwd, req.CwdRaw = bus.ToText(c.Dir)
-	c.ctx = ctx
-	err = c.sb.do(ctx, func(t bus.Target) error { return c.open(t, op, req) })
-	if err != nil {
-		if _, ok := errors.AsType[*ExitError](err); ok {
+	return c.startBy(func(t bus.Target) (*bus.Stream, error) {
+		return c.sb.hub.caller.OpenRepeatable(ctx, t, "exec.start", op, req, 0, req.GetStdin())
+	})
+}
+
+func (c *Cmd) startAttached() error {
+	op := bus.NewOpID()
+	req := &sandbusv1.ExecAttachRequest{
+		Meta: &sandbusv1.RequestMeta{Op: string(op)}, ExecId: c.ID, Offset: c.Offset, NoFollow: c.NoFollow, Stdin: c.Stdin != nil,
+	}
+	return c.startBy(func(t bus.Target) (*bus.Stream, error) {
+		return c.sb.hub.caller.Open(c.ctx, t, "exec.attach", op, req, 0, req.GetStdin())
+	})
+}
+
+func (c *Cmd) startBy(open func(bus.Target) (*bus.Stream, error)) error {
+	err := c.sb.do(c.ctx, func(t bus.Target) error {
+		st, err := open(t)
+		if err != nil {
 			return err
 		}
-		return execError(err)
+		return c.begin(st)
+	})
+	var ee *ExitError
+	if err == nil || errors.As(err, &ee) {
+		return err
 	}
-	return nil
+	return execError(err)
 }
 
 func sameWriter(a, b io.Writer) (same bool) {
@@ -269,12 +400,8 @@ func sameWriter(a, b io.Writer) (same bool) {
 	return a != nil && a == b
 }
 
-// open starts the stream and waits for its first frame.
-func (c *Cmd) open(t bus.Target, op bus.OpID, req *sandbusv1.ExecStartRequest) error {
-	st, err := c.sb.hub.caller.Open(c.ctx, t, "exec.start", op, req, req.GetWindow(), req.GetStdin())
-	if err != nil {
-		return err
-	}
+// begin waits for the stream's first frame.
+func (c *Cmd) begin(st *bus.Stream) error {
 	f, err := c.next(st)
 	if err != nil {
 		st.Close()
@@ -285,8 +412,9 @@ func (c *Cmd) open(t bus.Target, op bus.OpID, req *sandbusv1.ExecStartRequest) e
 		c.stream = st
 		c.startFeeder()
 		return nil
-	case bus.FrameEnd:
+	case bus.FrameEnd: // it never ran; or an attached exec has ended without output
 		defer st.Close()
+		c.over = true
 		return c.finish(f)
 	default:
 		st.Close()
@@ -346,6 +474,9 @@ func (c *Cmd) startFeeder() {
 // Wait takes the output until the command has ended. Errors: nil for exit code 0; *ExitError when it ran and failed;
 // ErrLost; that of a writer, after which the command was aborted.
 func (c *Cmd) Wait() error {
+	if c.over {
+		return nil
+	}
 	if c.stream == nil {
 		return errors.New("harnesslib: Wait without a Start that succeeded")
 	}
@@ -376,6 +507,9 @@ func (c *Cmd) output(f bus.Frame) error {
 		return writeAll(c.Stdout, f.Body)
 	case bus.FrameStderr:
 		return writeAll(c.Stderr, f.Body)
+	case bus.FrameGap:
+		c.Omitted += int64(f.GapBytes())
+		return nil
 	default:
 		return &bus.StreamError{Rule: fmt.Sprintf("an exec's output has no frames of kind %d", f.Kind)}
 	}
@@ -390,10 +524,29 @@ func (c *Cmd) finish(f bus.Frame) error {
 	if err := bus.FromWire(end.GetError()); err != nil {
 		return err
 	}
+	c.Running = end.GetRunning()
+	c.SpoolPath, c.SpoolOmitted, c.SpoolError = end.GetSpoolPath(), end.GetSpoolOmitted(), end.GetSpoolError()
+	c.Usage = Usage{micros(end.GetUsage().GetUserUs()), micros(end.GetUsage().GetSystemUs()), end.GetUsage().GetMaxRssBytes()}
+	c.Timing = timing(end.GetTiming())
+	if c.Running {
+		if c.attach && c.ctx.Err() != nil {
+			return context.Cause(c.ctx)
+		}
+		return nil
+	}
 	c.Outcome, c.PipeHeld = outcome(end.GetOutcome()), end.GetPipeHeld()
 	var cause error
 	if c.Outcome.Kind == Aborted && c.ctx.Err() != nil {
 		cause = context.Cause(c.ctx)
 	}
 	return c.Outcome.asError(cause)
+}
+
+func micros(n int64) time.Duration { return time.Duration(n) * time.Microsecond }
+
+func timing(t *sandbusv1.Timing) Timing {
+	return Timing{
+		Queue: micros(t.GetQueueUs()), Start: micros(t.GetStartUs()), FirstByte: micros(t.GetFirstByteUs()),
+		Run: micros(t.GetRunUs()), Drain: micros(t.GetDrainUs()),
+	}
 }

@@ -41,6 +41,14 @@ type Config struct {
 	// DialAnywhere lets harnesses connect to every address that the sandbox reaches; false means to its loopback
 	// addresses only.
 	DialAnywhere bool
+	// OwnProcess says that the process is this worker's alone: then it reaps the orphans below it, as a PID 1 must, and
+	// has the kernel's memory killer prefer others. Nothing else in the process may start children.
+	OwnProcess bool
+	// StateDir is where a name is kept by which the next worker of this sandbox finds what a crash has left; empty means
+	// that it is not looked for.
+	StateDir string
+	// SpoolDir is where files with the full output of execs go; empty means the system's temporary directory.
+	SpoolDir string
 	// StopGrace is how long running commands may go on after the end was asked for; zero means 5 s.
 	StopGrace time.Duration
 	// Version is the build that presence shows; empty means "dev".

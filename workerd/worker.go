@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 	"github.com/sandbus/sandbus/workerd/dial"
+	"github.com/sandbus/sandbus/workerd/execs"
 	"github.com/sandbus/sandbus/workerd/files"
+	"github.com/sandbus/sandbus/workerd/proc"
 	"github.com/sandbus/sandbus/workerd/shell"
 )
 
@@ -21,6 +24,7 @@ type Worker struct {
 	target bus.Target
 	env    []string // of every command
 	shells *shell.Pool
+	execs  *execs.Manager
 	files  *files.Root
 	dial   *dial.Dialer
 }
@@ -60,6 +64,15 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer conn.Close()
+	defer w.own()()
+	line, err := takeLineage(ctx, w.cfg.StateDir, w.target)
+	if err != nil {
+		w.cfg.Logger.Warn("what a crash leaves will not be found", "error", err)
+	}
+	defer line.release()
+	w.env = setenv(w.env, "SANDBUS_LINEAGE", line.name)
+	w.execs = execs.NewManager(execs.Config{Shell: w.cfg.Shell, SpoolDir: w.cfg.SpoolDir, Logger: w.cfg.Logger})
+	defer w.execs.Close()
 	if w.cfg.Shell != "" {
 		w.shells, err = shell.NewPool(shell.Config{
 			Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Max: w.cfg.Shells, Logger: w.cfg.Logger,
@@ -74,30 +87,63 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err := srv.Start(); err != nil {
 		return err
 	}
+	var draining atomic.Bool
 	announcer := &bus.Announcer{
 		Conn: conn, Target: w.target, Hello: w.hello(), Ready: w.cfg.OnReady, Logger: w.cfg.Logger,
 		Beat: func(b *sandbusv1.Beat) { b.Load = int32(srv.Load()) },
 	}
-	life, end := context.WithCancelCause(ctx)
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(errStopped)
 	announced := make(chan error, 1)
 	go func() { announced <- announcer.Run(life) }()
 	select {
 	case <-ctx.Done():
-		end(errStopped)
-		err = <-announced
-		announcer.Goodbye(context.Cause(ctx).Error())
-	case err = <-announced: // refused: no goodbye, the id is another's
+	case err = <-announced: // refused: the id is another's
+		announced <- nil
 	case err = <-lost:
 		err = fmt.Errorf("connection to the hub: %w", err)
-		end(errStopped)
-		err = errors.Join(err, <-announced)
 	}
+	draining.Store(true)
+	srv.Drain()
+	announcer.BeatNow()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.StopGrace)
 	defer cancel()
 	defer context.AfterFunc(grace, w.dial.Stop)()
+	if err == nil {
+		w.execs.Wait(grace)
+	}
+	end(errStopped)
+	if aerr := <-announced; err == nil {
+		err = aerr
+	}
+	w.execs.Close()
 	srv.Stop(grace)
+	if err == nil {
+		announcer.Goodbye(context.Cause(ctx).Error())
+	}
 	return err
+}
+
+// own takes on the duties of a process that is this worker's alone. It returns what ends them.
+func (w *Worker) own() (stop func()) {
+	if !w.cfg.OwnProcess {
+		return func() {}
+	}
+	if err := proc.ProtectSelf(); err != nil {
+		w.cfg.Logger.Debug("OOM score not lowered", "error", err)
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := proc.Reap(ctx); err != nil {
+			w.cfg.Logger.Warn("orphans are not reaped", "error", err)
+		}
+	}()
+	return func() {
+		cancel(errStopped)
+		<-done
+	}
 }
 
 // tell hands on the first of several errors.
@@ -118,7 +164,12 @@ func (w *Worker) register(srv *bus.Server) {
 	srv.HandleQuick("fs.read", w.files.Read)
 	srv.HandleStream("fs.write", w.files.Write)
 	bus.HandleOp(srv, "shell.run", w.runShell)
-	srv.HandleStream("exec.start", w.startExec)
+	srv.HandleRepeatable("exec.start", w.startExec)
+	srv.HandleStream("exec.attach", w.attachExec)
+	bus.Handle(srv, "exec.list", noContext(w.listExecs))
+	bus.HandleControl(srv, "signal", w.signalExec)
+	bus.HandleControl(srv, "resize", w.resizeExec)
+	srv.OnAbort(w.abortExec)
 	srv.HandleStream("net.dial", w.dial.Serve)
 }
 
@@ -131,7 +182,7 @@ func (w *Worker) hello() *sandbusv1.Hello {
 	h := &sandbusv1.Hello{
 		Labels: w.cfg.Labels, Capabilities: []string{"files", "exec"}, Image: w.cfg.Image,
 		Arch: runtime.GOARCH, Os: runtime.GOOS, Trust: "untrusted", Slots: int32(w.cfg.Slots), Version: w.cfg.Version,
-		Features: []string{"streams.1", "shell.run", "exec.start"},
+		Features: []string{"streams.1", "shell.run", "exec.start", "exec.attach", "terminals"},
 	}
 	h.Capabilities = append(h.Capabilities, "dial")
 	h.Features = append(h.Features, "net.dial")

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -91,6 +92,8 @@ func (o *options) settings() []*setting {
 			return nil
 		}},
 		{name: "connect-timeout", help: "how long to try to reach the hub at the start, such as 30s (default: for ever)", set: duration(&o.cfg.ConnectTimeout)},
+		{name: "state-dir", help: "where a name is kept by which the next worker finds what a crash has left (default: the user's state directory)", set: text(&o.cfg.StateDir)},
+		{name: "spool-dir", help: "where files with the full output of execs go (default: the temporary directory)", set: text(&o.cfg.SpoolDir)},
 		{name: "stop-grace", help: "how long running commands may go on after TERM, such as 10s (default 5s)", set: duration(&o.cfg.StopGrace)},
 		{name: "log-level", help: "debug, info, warn or error (default info)", set: func(v string) error {
 			if err := o.level.UnmarshalText([]byte(v)); err != nil {
@@ -169,7 +172,10 @@ func Run(ctx context.Context, name string, args []string, getenv func(string) st
 		_, _ = fmt.Fprintln(stdout, name, version)
 		return 0
 	}
-	o.cfg.Version = version
+	o.cfg.Version, o.cfg.OwnProcess = version, true
+	if o.cfg.StateDir == "" {
+		o.cfg.StateDir = stateDir(getenv)
+	}
 	keepInherited()
 	if getenv("GOGC") == "" {
 		// A small heap that answers many requests would be collected every few milliseconds.
@@ -197,6 +203,17 @@ func (s *setting) shown() string {
 		return "…"
 	}
 	return s.value
+}
+
+// stateDir is the user's state directory, as XDG has it; empty when there is none.
+func stateDir(getenv func(string) string) string {
+	if d := getenv("XDG_STATE_HOME"); filepath.IsAbs(d) {
+		return filepath.Join(d, "sandbus")
+	}
+	if home := getenv("HOME"); filepath.IsAbs(home) {
+		return filepath.Join(home, ".local", "state", "sandbus")
+	}
+	return ""
 }
 
 func fail(stderr io.Writer, name string, status int, err error) int {

@@ -30,6 +30,7 @@ type Drain struct {
 	last  atomic.Int64 // when the last chunk came, likewise
 	first atomic.Int64 // when the first chunk came, likewise
 	held  atomic.Bool
+	busy  atomic.Int32 // how many chunks are being taken
 }
 
 // epoch makes monotonic times fit into an atomic.
@@ -74,9 +75,11 @@ func (d *Drain) chunk(b []byte, take *func([]byte) bool) {
 	now := sinceEpoch()
 	d.first.CompareAndSwap(0, now)
 	d.last.Store(now)
+	d.busy.Add(1)
 	if *take != nil && !(*take)(b) {
 		*take = nil
 	}
+	d.busy.Add(-1)
 	d.last.Store(sinceEpoch()) // take may have waited for credit: the holder had no chance to write
 }
 
@@ -128,8 +131,11 @@ func (d *Drain) Wait() (held bool) {
 	return d.held.Load()
 }
 
-// Quiet is how long no output has come, counted from start at most.
+// Quiet is how long no output has come, counted from start at most. A command that is held back is not quiet.
 func (d *Drain) Quiet(start time.Time) time.Duration {
+	if d.busy.Load() > 0 {
+		return 0
+	}
 	last := max(d.last.Load(), int64(start.Sub(epoch)))
 	return time.Duration(sinceEpoch() - last)
 }

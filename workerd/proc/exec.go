@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -26,6 +27,11 @@ type Spec struct {
 	Extra []*os.File    // descriptors 3 and up. Start closes them
 	Grace time.Duration // from TERM to KILL; zero means DefaultGrace
 	Merge bool          // stderr goes into stdout's pipe
+	Mark  string        // NAME=value that Env has: tells what belongs to the command (see Tree); empty means nothing does
+	// Terminal is the slave side of a terminal for all three of input, output and errors, and becomes the controlling
+	// one; nil means pipes. Master is its other side, from which output is read. Start closes Terminal.
+	Terminal, Master *os.File
+	Cgroup           *Cgroup // where the command runs; nil means where the worker runs
 }
 
 // DefaultGrace is the time from TERM to KILL.
@@ -58,6 +64,8 @@ func (e *StartError) Outcome() *sandbusv1.Outcome {
 type Cmd struct {
 	cmd    *exec.Cmd
 	grace  time.Duration
+	mark   string
+	cgroup *Cgroup
 	began  time.Time
 	done   chan struct{} // closed when the leader has ended
 	state  *os.ProcessState
@@ -84,7 +92,7 @@ func CheckDir(dir string) error {
 // Start runs a command; its output goes to the Drain's pipes. Errors: *[StartError]; the system's when it has no
 // descriptors or processes left.
 func Start(spec Spec, drain *Drain, stdout, stderr func([]byte) bool) (*Cmd, error) {
-	defer closeAll(append(spec.Extra, spec.Stdin)...)
+	defer closeAll(append(spec.Extra, spec.Stdin, spec.Terminal)...)
 	if err := CheckDir(spec.Dir); err != nil {
 		return nil, err
 	}
@@ -92,13 +100,17 @@ func Start(spec Spec, drain *Drain, stdout, stderr func([]byte) bool) (*Cmd, err
 	if err != nil {
 		return nil, &StartError{Stage: "exec", Err: err}
 	}
-	c := &Cmd{grace: spec.Grace, done: make(chan struct{})}
+	c := &Cmd{grace: spec.Grace, mark: spec.Mark, cgroup: spec.Cgroup, done: make(chan struct{})}
 	if c.grace == 0 {
 		c.grace = DefaultGrace
 	}
 	c.cmd = &exec.Cmd{
 		Path: path, Args: spec.Argv, Dir: spec.Dir, Env: spec.Env, ExtraFiles: spec.Extra,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	spec.Cgroup.prepare(c.cmd.SysProcAttr)
+	if spec.Terminal != nil {
+		return c, c.startOnTerminal(spec, drain, stdout)
 	}
 	if spec.Stdin != nil {
 		c.cmd.Stdin = spec.Stdin
@@ -115,8 +127,7 @@ func Start(spec Spec, drain *Drain, stdout, stderr func([]byte) bool) (*Cmd, err
 		}
 	}
 	c.cmd.Stdout, c.cmd.Stderr = outW, errW
-	c.began = time.Now()
-	err = c.cmd.Start()
+	err = c.start()
 	closeAll(outW)
 	if !spec.Merge {
 		closeAll(errW)
@@ -130,6 +141,29 @@ func Start(spec Spec, drain *Drain, stdout, stderr func([]byte) bool) (*Cmd, err
 		drain.Add(errR, stderr)
 	}
 	return c, nil
+}
+
+func (c *Cmd) startOnTerminal(spec Spec, drain *Drain, stdout func([]byte) bool) error {
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = spec.Terminal, spec.Terminal, spec.Terminal
+	c.cmd.SysProcAttr.Setctty = true // its standard input
+	if err := c.start(); err != nil {
+		return startError(spec, err)
+	}
+	drain.Add(spec.Master, stdout)
+	return nil
+}
+
+// start forks. The lock keeps the reaper from taking a child that nobody knows yet.
+func (c *Cmd) start() error {
+	ours.RLock()
+	defer ours.RUnlock()
+	c.began = time.Now()
+	if err := c.cmd.Start(); err != nil {
+		return err
+	}
+	ours.add(c.cmd.Process.Pid)
+	protect(c.cmd.Process.Pid)
+	return c.cgroup.add(c.cmd.Process.Pid)
 }
 
 func startError(spec Spec, err error) error {
@@ -215,6 +249,7 @@ func (c *Cmd) Began() time.Time { return c.began }
 // Wait waits for the leader; it is called once. The outcome is that of a command that nobody killed.
 func (c *Cmd) Wait() *sandbusv1.Outcome {
 	c.waited = c.cmd.Wait()
+	ours.remove(c.cmd.Process.Pid)
 	c.state = c.cmd.ProcessState
 	close(c.done)
 	return WaitOutcome(c.state)
@@ -237,9 +272,49 @@ func SignalName(sig syscall.Signal) string {
 	return fmt.Sprint(int(sig))
 }
 
-// Kill ends the command and everything below it: TERM, after the grace (or the end of ctx) KILL. It returns when all of
-// it is dead. The leader's status must be waited for by Wait, in another goroutine.
+// Usage is what the leader and the descendants that it waited for used; after Wait.
+func (c *Cmd) Usage() *sandbusv1.Usage {
+	ru, ok := c.state.SysUsage().(*syscall.Rusage)
+	if !ok {
+		return nil
+	}
+	return &sandbusv1.Usage{
+		UserUs: time.Duration(ru.Utime.Nano()).Microseconds(), SystemUs: time.Duration(ru.Stime.Nano()).Microseconds(),
+		MaxRssBytes: maxRSSBytes(ru),
+	}
+}
+
+// Signal sends a signal to the command's process group. Errors: the leader has ended.
+func (c *Cmd) Signal(sig syscall.Signal) error {
+	select {
+	case <-c.done:
+		return os.ErrProcessDone
+	default:
+		return unix.Kill(-c.PID(), sig)
+	}
+}
+
+// Kill ends the command and everything that belongs to it: TERM, after the grace (or the end of ctx) KILL. It returns
+// when all of it is dead. The leader's status must be waited for by Wait, in another goroutine.
 func (c *Cmd) Kill(ctx context.Context) {
-	NewTree(Find(c.PID()), false).End(ctx, c.grace)
+	NewTree(Find(c.PID()), false, c.mark).End(ctx, c.grace)
 	<-c.done
+}
+
+// Sweep kills at once what the leader has left behind, after Wait.
+func (c *Cmd) Sweep() {
+	c.cgroup.kill()
+	NewTree(Process{}, true, c.mark).End(context.Background(), 0)
+}
+
+// ParseSignal reads a signal's name, with or without SIG, or its number. Errors: there is no such signal.
+func ParseSignal(s string) (syscall.Signal, error) {
+	if n, err := strconv.Atoi(s); err == nil && n >= 1 && n <= 64 {
+		return syscall.Signal(n), nil
+	}
+	name := strings.ToUpper(s)
+	if sig := unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG")); sig != 0 {
+		return sig, nil
+	}
+	return 0, fmt.Errorf("signal %.20q: want a name such as TERM or SIGUSR1, or a number from 1 to 64", s)
 }

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"context"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -10,14 +11,18 @@ import (
 // Tree is a process and everything below it. It remembers who was seen there: a process whose parent has died is found
 // under another one. A Tree is for one goroutine.
 type Tree struct {
-	root  Process
-	spare bool
-	known map[Process]bool
+	root   Process
+	spare  bool
+	mark   string
+	known  map[Process]bool
+	others map[Process]bool // have been looked at and do not carry the mark
 }
 
-// NewTree is the tree of a process; spare leaves the root itself out.
-func NewTree(root Process, spare bool) *Tree {
-	t := &Tree{root: root, spare: spare, known: map[Process]bool{}}
+// NewTree is the tree of a process; spare leaves the root itself out. A mark that is not empty is a NAME=value: whoever
+// has it in the environment that it was started with belongs to the tree too, wherever it is, such as a daemon that has
+// left its parents and its session.
+func NewTree(root Process, spare bool, mark string) *Tree {
+	t := &Tree{root: root, spare: spare, mark: mark, known: map[Process]bool{}, others: map[Process]bool{}}
 	if !spare {
 		t.known[root] = true
 	}
@@ -28,7 +33,10 @@ func NewTree(root Process, spare bool) *Tree {
 // Look adds who is new and drops who is dead; it returns how many live.
 func (t *Tree) Look() int {
 	children := table()
-	todo := []Process{t.root}
+	var todo []Process
+	if t.root.PID > 0 {
+		todo = append(todo, t.root)
+	}
 	for p := range t.known {
 		if !p.Alive() {
 			delete(t.known, p)
@@ -44,13 +52,35 @@ func (t *Tree) Look() int {
 			}
 		}
 	}
+	if t.mark != "" {
+		t.lookForMark(children)
+	}
 	return len(t.known)
 }
+
+// lookForMark adds those that carry the mark.
+func (t *Tree) lookForMark(children map[int][]Process) {
+	for _, list := range children {
+		for _, p := range list {
+			if t.known[p] || t.others[p] || p.PID == os.Getpid() {
+				continue
+			}
+			if hasMark(p, t.mark) {
+				t.known[p] = true
+			} else {
+				t.others[p] = true
+			}
+		}
+	}
+}
+
+// Marked is the tree of all that carry a mark.
+func Marked(mark string) *Tree { return NewTree(Process{}, true, mark) }
 
 // Signal sends a signal to all that live. Where the root leads a process group, the group gets it in one call, which
 // reaches what forks while the tree is walked.
 func (t *Tree) Signal(sig unix.Signal) {
-	group := !t.spare && t.root.Alive() && unix.Kill(-t.root.PID, sig) == nil
+	group := !t.spare && t.root.PID > 0 && t.root.Alive() && unix.Kill(-t.root.PID, sig) == nil
 	for p := range t.known {
 		if group {
 			if pg, err := unix.Getpgid(p.PID); err == nil && pg == t.root.PID {

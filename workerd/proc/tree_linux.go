@@ -76,3 +76,20 @@ func (p Process) Signal(sig unix.Signal) {
 		_ = unix.Kill(p.PID, sig) // gone in this moment: that was the aim
 	}
 }
+
+// hasMark says whether a process was started with a variable.
+func hasMark(p Process, mark string) bool {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/environ")
+	if err != nil {
+		return false // gone, or not ours to look at
+	}
+	rest := b
+	for len(rest) > 0 {
+		var v []byte
+		v, rest, _ = bytes.Cut(rest, []byte{0})
+		if string(v) == mark {
+			return p.Alive()
+		}
+	}
+	return false
+}

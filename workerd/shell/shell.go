@@ -108,7 +108,12 @@ func startShell(path, dir string, env []string) (*shell, error) {
 		Path: path, Args: args, Dir: dir, Env: env, ExtraFiles: []*os.File{commandR, statusW},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	err = s.cmd.Start()
+	err = proc.Track(func() (int, error) {
+		if err := s.cmd.Start(); err != nil {
+			return 0, err
+		}
+		return s.cmd.Process.Pid, nil
+	})
 	closeAll(commandR, statusW)
 	if err != nil {
 		closeAll(commandW, statusR)
@@ -221,10 +226,11 @@ var errDied = errors.New("the shell ended")
 
 // end kills the shell and all below it and waits for it.
 func (s *shell) end() *os.ProcessState {
-	tree := proc.NewTree(s.self, false)
+	tree := proc.NewTree(s.self, false, "")
 	closeAll(s.command)
 	_ = s.cmd.Process.Kill() // gone already: that was the aim
 	_ = s.cmd.Wait()         // how it ended is in ProcessState
+	proc.Untrack(s.cmd.Process.Pid)
 	tree.Signal(unix.SIGKILL)
 	tree.Await(context.Background(), time.Second)
 	for range s.status { // until the reader has ended
@@ -239,7 +245,7 @@ func (s *shell) end() *os.ProcessState {
 // recover ends what a command has started and brings the loop back. It returns false when the shell is of no use any
 // more.
 func (s *shell) recover(nonce string) bool {
-	tree := proc.NewTree(s.self, true)
+	tree := proc.NewTree(s.self, true, "")
 	for _, step := range []struct {
 		sig  unix.Signal
 		wait time.Duration

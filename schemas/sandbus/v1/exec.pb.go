@@ -152,6 +152,60 @@ func (Clock) EnumDescriptor() ([]byte, []int) {
 	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{1}
 }
 
+// OutputMode says what happens to a command that prints more than its limit.
+type OutputMode int32
+
+const (
+	// OUTPUT_MODE_UNSPECIFIED means STOP.
+	OutputMode_OUTPUT_MODE_UNSPECIFIED OutputMode = 0
+	// OUTPUT_MODE_STOP ends the command; its outcome is output_limit.
+	OutputMode_OUTPUT_MODE_STOP OutputMode = 1
+	// OUTPUT_MODE_HEADTAIL lets it run on; the first and the last half of the limit are kept, and a gap frame says how
+	// much is left out between them.
+	OutputMode_OUTPUT_MODE_HEADTAIL OutputMode = 2
+)
+
+// Enum value maps for OutputMode.
+var (
+	OutputMode_name = map[int32]string{
+		0: "OUTPUT_MODE_UNSPECIFIED",
+		1: "OUTPUT_MODE_STOP",
+		2: "OUTPUT_MODE_HEADTAIL",
+	}
+	OutputMode_value = map[string]int32{
+		"OUTPUT_MODE_UNSPECIFIED": 0,
+		"OUTPUT_MODE_STOP":        1,
+		"OUTPUT_MODE_HEADTAIL":    2,
+	}
+)
+
+func (x OutputMode) Enum() *OutputMode {
+	p := new(OutputMode)
+	*p = x
+	return p
+}
+
+func (x OutputMode) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (OutputMode) Descriptor() protoreflect.EnumDescriptor {
+	return file_sandbus_v1_exec_proto_enumTypes[2].Descriptor()
+}
+
+func (OutputMode) Type() protoreflect.EnumType {
+	return &file_sandbus_v1_exec_proto_enumTypes[2]
+}
+
+func (x OutputMode) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use OutputMode.Descriptor instead.
+func (OutputMode) EnumDescriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{2}
+}
+
 // Outcome is how an exec ended.
 type Outcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -650,7 +704,27 @@ type ExecStartRequest struct {
 	// 256 KiB; from 64 KiB to 4 MiB.
 	Window int64 `protobuf:"varint,12,opt,name=window,proto3" json:"window,omitempty"`
 	// merge_stderr gives stdout and stderr one pipe: their order is kept and all comes as stdout.
-	MergeStderr   bool `protobuf:"varint,13,opt,name=merge_stderr,json=mergeStderr,proto3" json:"merge_stderr,omitempty"`
+	MergeStderr bool `protobuf:"varint,13,opt,name=merge_stderr,json=mergeStderr,proto3" json:"merge_stderr,omitempty"`
+	// idle_timeout_ms ends the command after that time without output; zero means none; at most 7 days.
+	IdleTimeoutMs int64 `protobuf:"varint,14,opt,name=idle_timeout_ms,json=idleTimeoutMs,proto3" json:"idle_timeout_ms,omitempty"`
+	// output_limit is how many bytes of stdout and stderr together are kept; zero means 8 MiB, -1 means no limit (then
+	// only output_mode STOP is allowed); at most 1 GiB for STOP and 64 MiB for HEADTAIL.
+	OutputLimit int64 `protobuf:"varint,15,opt,name=output_limit,json=outputLimit,proto3" json:"output_limit,omitempty"`
+	// output_mode says what happens at output_limit.
+	OutputMode OutputMode `protobuf:"varint,16,opt,name=output_mode,json=outputMode,proto3,enum=sandbus.v1.OutputMode" json:"output_mode,omitempty"`
+	// spool also writes the full output to a file in the sandbox, whose path the end tells (mode 0600).
+	Spool bool `protobuf:"varint,17,opt,name=spool,proto3" json:"spool,omitempty"`
+	// spool_limit is how many bytes the spool file may have; zero means 256 MiB; at most 16 GiB. What is beyond is
+	// left out of the file and counted.
+	SpoolLimit int64 `protobuf:"varint,18,opt,name=spool_limit,json=spoolLimit,proto3" json:"spool_limit,omitempty"`
+	// detach lets the command run on by itself: the answer ends after the start, output and outcome can be had by
+	// exec.attach, and nobody's absence ends it.
+	Detach bool `protobuf:"varint,19,opt,name=detach,proto3" json:"detach,omitempty"`
+	// terminal gives the command a terminal instead of pipes; its output comes as stdout.
+	Terminal *Terminal `protobuf:"bytes,20,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	// memory_limit ends the command with outcome oom when it uses more, in bytes; zero means none. A sandbox whose
+	// worker cannot make cgroups refuses it.
+	MemoryLimit   int64 `protobuf:"varint,21,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -776,6 +850,117 @@ func (x *ExecStartRequest) GetMergeStderr() bool {
 	return false
 }
 
+func (x *ExecStartRequest) GetIdleTimeoutMs() int64 {
+	if x != nil {
+		return x.IdleTimeoutMs
+	}
+	return 0
+}
+
+func (x *ExecStartRequest) GetOutputLimit() int64 {
+	if x != nil {
+		return x.OutputLimit
+	}
+	return 0
+}
+
+func (x *ExecStartRequest) GetOutputMode() OutputMode {
+	if x != nil {
+		return x.OutputMode
+	}
+	return OutputMode_OUTPUT_MODE_UNSPECIFIED
+}
+
+func (x *ExecStartRequest) GetSpool() bool {
+	if x != nil {
+		return x.Spool
+	}
+	return false
+}
+
+func (x *ExecStartRequest) GetSpoolLimit() int64 {
+	if x != nil {
+		return x.SpoolLimit
+	}
+	return 0
+}
+
+func (x *ExecStartRequest) GetDetach() bool {
+	if x != nil {
+		return x.Detach
+	}
+	return false
+}
+
+func (x *ExecStartRequest) GetTerminal() *Terminal {
+	if x != nil {
+		return x.Terminal
+	}
+	return nil
+}
+
+func (x *ExecStartRequest) GetMemoryLimit() int64 {
+	if x != nil {
+		return x.MemoryLimit
+	}
+	return 0
+}
+
+// Terminal is the size of a terminal.
+type Terminal struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// cols is the width in characters, 1 to 65,535.
+	Cols uint32 `protobuf:"varint,1,opt,name=cols,proto3" json:"cols,omitempty"`
+	// rows is the height in characters, 1 to 65,535.
+	Rows          uint32 `protobuf:"varint,2,opt,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Terminal) Reset() {
+	*x = Terminal{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Terminal) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Terminal) ProtoMessage() {}
+
+func (x *Terminal) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Terminal.ProtoReflect.Descriptor instead.
+func (*Terminal) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Terminal) GetCols() uint32 {
+	if x != nil {
+		return x.Cols
+	}
+	return 0
+}
+
+func (x *Terminal) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
+}
+
 // ExecStarted is the body of an exec's started frame.
 type ExecStarted struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -789,7 +974,7 @@ type ExecStarted struct {
 
 func (x *ExecStarted) Reset() {
 	*x = ExecStarted{}
-	mi := &file_sandbus_v1_exec_proto_msgTypes[6]
+	mi := &file_sandbus_v1_exec_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -801,7 +986,7 @@ func (x *ExecStarted) String() string {
 func (*ExecStarted) ProtoMessage() {}
 
 func (x *ExecStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_exec_proto_msgTypes[6]
+	mi := &file_sandbus_v1_exec_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -814,7 +999,7 @@ func (x *ExecStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecStarted.ProtoReflect.Descriptor instead.
 func (*ExecStarted) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{6}
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExecStarted) GetPid() int64 {
@@ -843,7 +1028,7 @@ type AbortRequest struct {
 
 func (x *AbortRequest) Reset() {
 	*x = AbortRequest{}
-	mi := &file_sandbus_v1_exec_proto_msgTypes[7]
+	mi := &file_sandbus_v1_exec_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -855,7 +1040,7 @@ func (x *AbortRequest) String() string {
 func (*AbortRequest) ProtoMessage() {}
 
 func (x *AbortRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_exec_proto_msgTypes[7]
+	mi := &file_sandbus_v1_exec_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -868,7 +1053,7 @@ func (x *AbortRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortRequest.ProtoReflect.Descriptor instead.
 func (*AbortRequest) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{7}
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AbortRequest) GetReason() string {
@@ -891,7 +1076,7 @@ type AbortResponse struct {
 
 func (x *AbortResponse) Reset() {
 	*x = AbortResponse{}
-	mi := &file_sandbus_v1_exec_proto_msgTypes[8]
+	mi := &file_sandbus_v1_exec_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -903,7 +1088,7 @@ func (x *AbortResponse) String() string {
 func (*AbortResponse) ProtoMessage() {}
 
 func (x *AbortResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_exec_proto_msgTypes[8]
+	mi := &file_sandbus_v1_exec_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -916,7 +1101,7 @@ func (x *AbortResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AbortResponse.ProtoReflect.Descriptor instead.
 func (*AbortResponse) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{8}
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AbortResponse) GetError() *Error {
@@ -949,14 +1134,27 @@ type StreamEnd struct {
 	// timing says where the time went.
 	Timing *Timing `protobuf:"bytes,6,opt,name=timing,proto3" json:"timing,omitempty"`
 	// sha256 is the SHA-256 of a file's streamed bytes; empty otherwise.
-	Sha256        []byte `protobuf:"bytes,7,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Sha256 []byte `protobuf:"bytes,7,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// running says that the exec had not ended when this stream of its output did: it was detached, or only what was
+	// there was asked for.
+	Running bool `protobuf:"varint,8,opt,name=running,proto3" json:"running,omitempty"`
+	// usage is what the exec used.
+	Usage *Usage `protobuf:"bytes,9,opt,name=usage,proto3" json:"usage,omitempty"`
+	// spool_path is the file with the full output, when one was asked for.
+	SpoolPath string `protobuf:"bytes,10,opt,name=spool_path,json=spoolPath,proto3" json:"spool_path,omitempty"`
+	// spool_omitted is how many bytes of output are not in it.
+	SpoolOmitted int64 `protobuf:"varint,11,opt,name=spool_omitted,json=spoolOmitted,proto3" json:"spool_omitted,omitempty"`
+	// spool_error is why the file ends early, such as a full disk; empty when it does not.
+	SpoolError string `protobuf:"bytes,12,opt,name=spool_error,json=spoolError,proto3" json:"spool_error,omitempty"`
+	// omitted_bytes is how many bytes of output this stream left out, in gap frames.
+	OmittedBytes  int64 `protobuf:"varint,13,opt,name=omitted_bytes,json=omittedBytes,proto3" json:"omitted_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StreamEnd) Reset() {
 	*x = StreamEnd{}
-	mi := &file_sandbus_v1_exec_proto_msgTypes[9]
+	mi := &file_sandbus_v1_exec_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -968,7 +1166,7 @@ func (x *StreamEnd) String() string {
 func (*StreamEnd) ProtoMessage() {}
 
 func (x *StreamEnd) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_exec_proto_msgTypes[9]
+	mi := &file_sandbus_v1_exec_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -981,7 +1179,7 @@ func (x *StreamEnd) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEnd.ProtoReflect.Descriptor instead.
 func (*StreamEnd) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{9}
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StreamEnd) GetError() *Error {
@@ -1033,6 +1231,617 @@ func (x *StreamEnd) GetSha256() []byte {
 	return nil
 }
 
+func (x *StreamEnd) GetRunning() bool {
+	if x != nil {
+		return x.Running
+	}
+	return false
+}
+
+func (x *StreamEnd) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+func (x *StreamEnd) GetSpoolPath() string {
+	if x != nil {
+		return x.SpoolPath
+	}
+	return ""
+}
+
+func (x *StreamEnd) GetSpoolOmitted() int64 {
+	if x != nil {
+		return x.SpoolOmitted
+	}
+	return 0
+}
+
+func (x *StreamEnd) GetSpoolError() string {
+	if x != nil {
+		return x.SpoolError
+	}
+	return ""
+}
+
+func (x *StreamEnd) GetOmittedBytes() int64 {
+	if x != nil {
+		return x.OmittedBytes
+	}
+	return 0
+}
+
+// Usage is what a command and the descendants that it waited for used (getrusage(2)).
+type Usage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// user_us is processor time in user mode, in microseconds.
+	UserUs int64 `protobuf:"varint,1,opt,name=user_us,json=userUs,proto3" json:"user_us,omitempty"`
+	// system_us is processor time in the kernel, in microseconds.
+	SystemUs int64 `protobuf:"varint,2,opt,name=system_us,json=systemUs,proto3" json:"system_us,omitempty"`
+	// max_rss_bytes is the largest resident memory of one process, in bytes.
+	MaxRssBytes   int64 `protobuf:"varint,3,opt,name=max_rss_bytes,json=maxRssBytes,proto3" json:"max_rss_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Usage) Reset() {
+	*x = Usage{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Usage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Usage) ProtoMessage() {}
+
+func (x *Usage) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Usage.ProtoReflect.Descriptor instead.
+func (*Usage) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *Usage) GetUserUs() int64 {
+	if x != nil {
+		return x.UserUs
+	}
+	return 0
+}
+
+func (x *Usage) GetSystemUs() int64 {
+	if x != nil {
+		return x.SystemUs
+	}
+	return 0
+}
+
+func (x *Usage) GetMaxRssBytes() int64 {
+	if x != nil {
+		return x.MaxRssBytes
+	}
+	return 0
+}
+
+// ExecAttachRequest (verb exec.attach) streams the output of an exec from an offset on, live or kept, and its end. It
+// may be asked for by several readers at once; one that is slow gets gap frames when another one is faster.
+type ExecAttachRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// meta goes with every request; op is needed and names this stream, not the exec.
+	Meta *RequestMeta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// exec_id is the op with which the exec was started.
+	ExecId string `protobuf:"bytes,2,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
+	// offset is where to begin, in bytes of stdout and stderr together since the start; what is no longer kept comes as
+	// a gap frame.
+	Offset int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
+	// no_follow ends the stream at the end of what is there now.
+	NoFollow bool `protobuf:"varint,4,opt,name=no_follow,json=noFollow,proto3" json:"no_follow,omitempty"`
+	// stdin says that input for the exec follows on this op's "in" subject; an end frame there closes the exec's input.
+	Stdin bool `protobuf:"varint,5,opt,name=stdin,proto3" json:"stdin,omitempty"`
+	// window is the credit of the stream in bytes, as in ExecStartRequest.
+	Window        int64 `protobuf:"varint,6,opt,name=window,proto3" json:"window,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecAttachRequest) Reset() {
+	*x = ExecAttachRequest{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecAttachRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecAttachRequest) ProtoMessage() {}
+
+func (x *ExecAttachRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecAttachRequest.ProtoReflect.Descriptor instead.
+func (*ExecAttachRequest) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExecAttachRequest) GetMeta() *RequestMeta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+func (x *ExecAttachRequest) GetExecId() string {
+	if x != nil {
+		return x.ExecId
+	}
+	return ""
+}
+
+func (x *ExecAttachRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ExecAttachRequest) GetNoFollow() bool {
+	if x != nil {
+		return x.NoFollow
+	}
+	return false
+}
+
+func (x *ExecAttachRequest) GetStdin() bool {
+	if x != nil {
+		return x.Stdin
+	}
+	return false
+}
+
+func (x *ExecAttachRequest) GetWindow() int64 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
+}
+
+// ExecListRequest (verb exec.list) asks for the execs that the worker runs or remembers.
+type ExecListRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// meta goes with every request.
+	Meta          *RequestMeta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecListRequest) Reset() {
+	*x = ExecListRequest{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecListRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecListRequest) ProtoMessage() {}
+
+func (x *ExecListRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecListRequest.ProtoReflect.Descriptor instead.
+func (*ExecListRequest) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ExecListRequest) GetMeta() *RequestMeta {
+	if x != nil {
+		return x.Meta
+	}
+	return nil
+}
+
+// ExecListResponse answers exec.list.
+type ExecListResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// error is set when the list could not be made.
+	Error *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	// execs are sorted by their start; those that have ended are kept for 10 minutes, at most 64 of them.
+	Execs         []*ExecInfo `protobuf:"bytes,2,rep,name=execs,proto3" json:"execs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecListResponse) Reset() {
+	*x = ExecListResponse{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecListResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecListResponse) ProtoMessage() {}
+
+func (x *ExecListResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecListResponse.ProtoReflect.Descriptor instead.
+func (*ExecListResponse) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ExecListResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *ExecListResponse) GetExecs() []*ExecInfo {
+	if x != nil {
+		return x.Execs
+	}
+	return nil
+}
+
+// ExecInfo is one exec of a list.
+type ExecInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// exec_id is the op with which it was started.
+	ExecId string `protobuf:"bytes,1,opt,name=exec_id,json=execId,proto3" json:"exec_id,omitempty"`
+	// command is its program and arguments, or its script, shortened to 256 bytes.
+	Command string `protobuf:"bytes,2,opt,name=command,proto3" json:"command,omitempty"`
+	// pid is the leader's process id, zero when it did not start.
+	Pid int64 `protobuf:"varint,3,opt,name=pid,proto3" json:"pid,omitempty"`
+	// started_ns is when it was started, in nanoseconds since 1970-01-01 UTC by the sandbox's clock.
+	StartedNs int64 `protobuf:"varint,4,opt,name=started_ns,json=startedNs,proto3" json:"started_ns,omitempty"`
+	// run_ms is how long it has run, or ran, in milliseconds.
+	RunMs int64 `protobuf:"varint,5,opt,name=run_ms,json=runMs,proto3" json:"run_ms,omitempty"`
+	// outcome is how it ended; empty while it runs.
+	Outcome *Outcome `protobuf:"bytes,6,opt,name=outcome,proto3" json:"outcome,omitempty"`
+	// output_bytes is how much it has printed.
+	OutputBytes int64 `protobuf:"varint,7,opt,name=output_bytes,json=outputBytes,proto3" json:"output_bytes,omitempty"`
+	// readers is how many streams of its output are open.
+	Readers int32 `protobuf:"varint,8,opt,name=readers,proto3" json:"readers,omitempty"`
+	// detached says that it runs on by itself.
+	Detached bool `protobuf:"varint,9,opt,name=detached,proto3" json:"detached,omitempty"`
+	// terminal says that it has one.
+	Terminal      bool `protobuf:"varint,10,opt,name=terminal,proto3" json:"terminal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecInfo) Reset() {
+	*x = ExecInfo{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecInfo) ProtoMessage() {}
+
+func (x *ExecInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecInfo.ProtoReflect.Descriptor instead.
+func (*ExecInfo) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ExecInfo) GetExecId() string {
+	if x != nil {
+		return x.ExecId
+	}
+	return ""
+}
+
+func (x *ExecInfo) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *ExecInfo) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *ExecInfo) GetStartedNs() int64 {
+	if x != nil {
+		return x.StartedNs
+	}
+	return 0
+}
+
+func (x *ExecInfo) GetRunMs() int64 {
+	if x != nil {
+		return x.RunMs
+	}
+	return 0
+}
+
+func (x *ExecInfo) GetOutcome() *Outcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return nil
+}
+
+func (x *ExecInfo) GetOutputBytes() int64 {
+	if x != nil {
+		return x.OutputBytes
+	}
+	return 0
+}
+
+func (x *ExecInfo) GetReaders() int32 {
+	if x != nil {
+		return x.Readers
+	}
+	return 0
+}
+
+func (x *ExecInfo) GetDetached() bool {
+	if x != nil {
+		return x.Detached
+	}
+	return false
+}
+
+func (x *ExecInfo) GetTerminal() bool {
+	if x != nil {
+		return x.Terminal
+	}
+	return false
+}
+
+// SignalRequest (control signal of an exec) sends a signal to the exec's process group.
+type SignalRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// signal is its name with or without SIG ("TERM", "SIGUSR1"), or its number from 1 to 64.
+	Signal        string `protobuf:"bytes,1,opt,name=signal,proto3" json:"signal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalRequest) Reset() {
+	*x = SignalRequest{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalRequest) ProtoMessage() {}
+
+func (x *SignalRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
+func (*SignalRequest) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *SignalRequest) GetSignal() string {
+	if x != nil {
+		return x.Signal
+	}
+	return ""
+}
+
+// SignalResponse answers signal.
+type SignalResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// error is set when it was not sent: no such exec or signal, or the exec has ended.
+	Error         *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SignalResponse) Reset() {
+	*x = SignalResponse{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SignalResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SignalResponse) ProtoMessage() {}
+
+func (x *SignalResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
+func (*SignalResponse) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *SignalResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// ResizeRequest (control resize of an exec) tells a terminal its new size.
+type ResizeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// size is the new size.
+	Size          *Terminal `protobuf:"bytes,1,opt,name=size,proto3" json:"size,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeRequest) Reset() {
+	*x = ResizeRequest{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeRequest) ProtoMessage() {}
+
+func (x *ResizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeRequest.ProtoReflect.Descriptor instead.
+func (*ResizeRequest) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *ResizeRequest) GetSize() *Terminal {
+	if x != nil {
+		return x.Size
+	}
+	return nil
+}
+
+// ResizeResponse answers resize.
+type ResizeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// error is set when the exec has no terminal, or has ended.
+	Error         *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeResponse) Reset() {
+	*x = ResizeResponse{}
+	mi := &file_sandbus_v1_exec_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeResponse) ProtoMessage() {}
+
+func (x *ResizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_exec_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeResponse.ProtoReflect.Descriptor instead.
+func (*ResizeResponse) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_exec_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *ResizeResponse) GetError() *Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
 var File_sandbus_v1_exec_proto protoreflect.FileDescriptor
 
 const file_sandbus_v1_exec_proto_rawDesc = "" +
@@ -1077,7 +1886,7 @@ const file_sandbus_v1_exec_proto_rawDesc = "" +
 	"\bstart_us\x18\x02 \x01(\x03R\astartUs\x12\"\n" +
 	"\rfirst_byte_us\x18\x03 \x01(\x03R\vfirstByteUs\x12\x15\n" +
 	"\x06run_us\x18\x04 \x01(\x03R\x05runUs\x12\x19\n" +
-	"\bdrain_us\x18\x05 \x01(\x03R\adrainUs\"\x81\x03\n" +
+	"\bdrain_us\x18\x05 \x01(\x03R\adrainUs\"\xa9\x05\n" +
 	"\x10ExecStartRequest\x12+\n" +
 	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x12\x19\n" +
@@ -1094,7 +1903,20 @@ const file_sandbus_v1_exec_proto_rawDesc = "" +
 	" \x01(\x03R\ttimeoutMs\x12\x19\n" +
 	"\bgrace_ms\x18\v \x01(\x03R\agraceMs\x12\x16\n" +
 	"\x06window\x18\f \x01(\x03R\x06window\x12!\n" +
-	"\fmerge_stderr\x18\r \x01(\bR\vmergeStderr\"B\n" +
+	"\fmerge_stderr\x18\r \x01(\bR\vmergeStderr\x12&\n" +
+	"\x0fidle_timeout_ms\x18\x0e \x01(\x03R\ridleTimeoutMs\x12!\n" +
+	"\foutput_limit\x18\x0f \x01(\x03R\voutputLimit\x127\n" +
+	"\voutput_mode\x18\x10 \x01(\x0e2\x16.sandbus.v1.OutputModeR\n" +
+	"outputMode\x12\x14\n" +
+	"\x05spool\x18\x11 \x01(\bR\x05spool\x12\x1f\n" +
+	"\vspool_limit\x18\x12 \x01(\x03R\n" +
+	"spoolLimit\x12\x16\n" +
+	"\x06detach\x18\x13 \x01(\bR\x06detach\x120\n" +
+	"\bterminal\x18\x14 \x01(\v2\x14.sandbus.v1.TerminalR\bterminal\x12!\n" +
+	"\fmemory_limit\x18\x15 \x01(\x03R\vmemoryLimit\"2\n" +
+	"\bTerminal\x12\x12\n" +
+	"\x04cols\x18\x01 \x01(\rR\x04cols\x12\x12\n" +
+	"\x04rows\x18\x02 \x01(\rR\x04rows\"B\n" +
 	"\vExecStarted\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12!\n" +
 	"\fstdin_window\x18\x02 \x01(\x03R\vstdinWindow\"&\n" +
@@ -1102,7 +1924,7 @@ const file_sandbus_v1_exec_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\"N\n" +
 	"\rAbortResponse\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12\x14\n" +
-	"\x05state\x18\x02 \x01(\tR\x05state\"\x8a\x02\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\"\xd7\x03\n" +
 	"\tStreamEnd\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12-\n" +
 	"\aoutcome\x18\x02 \x01(\v2\x13.sandbus.v1.OutcomeR\aoutcome\x12!\n" +
@@ -1110,7 +1932,53 @@ const file_sandbus_v1_exec_proto_rawDesc = "" +
 	"\fstderr_bytes\x18\x04 \x01(\x03R\vstderrBytes\x12\x1b\n" +
 	"\tpipe_held\x18\x05 \x01(\bR\bpipeHeld\x12*\n" +
 	"\x06timing\x18\x06 \x01(\v2\x12.sandbus.v1.TimingR\x06timing\x12\x16\n" +
-	"\x06sha256\x18\a \x01(\fR\x06sha256*\x81\x02\n" +
+	"\x06sha256\x18\a \x01(\fR\x06sha256\x12\x18\n" +
+	"\arunning\x18\b \x01(\bR\arunning\x12'\n" +
+	"\x05usage\x18\t \x01(\v2\x11.sandbus.v1.UsageR\x05usage\x12\x1d\n" +
+	"\n" +
+	"spool_path\x18\n" +
+	" \x01(\tR\tspoolPath\x12#\n" +
+	"\rspool_omitted\x18\v \x01(\x03R\fspoolOmitted\x12\x1f\n" +
+	"\vspool_error\x18\f \x01(\tR\n" +
+	"spoolError\x12#\n" +
+	"\romitted_bytes\x18\r \x01(\x03R\fomittedBytes\"a\n" +
+	"\x05Usage\x12\x17\n" +
+	"\auser_us\x18\x01 \x01(\x03R\x06userUs\x12\x1b\n" +
+	"\tsystem_us\x18\x02 \x01(\x03R\bsystemUs\x12\"\n" +
+	"\rmax_rss_bytes\x18\x03 \x01(\x03R\vmaxRssBytes\"\xbc\x01\n" +
+	"\x11ExecAttachRequest\x12+\n" +
+	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\x12\x17\n" +
+	"\aexec_id\x18\x02 \x01(\tR\x06execId\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x1b\n" +
+	"\tno_follow\x18\x04 \x01(\bR\bnoFollow\x12\x14\n" +
+	"\x05stdin\x18\x05 \x01(\bR\x05stdin\x12\x16\n" +
+	"\x06window\x18\x06 \x01(\x03R\x06window\">\n" +
+	"\x0fExecListRequest\x12+\n" +
+	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\"g\n" +
+	"\x10ExecListResponse\x12'\n" +
+	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12*\n" +
+	"\x05execs\x18\x02 \x03(\v2\x14.sandbus.v1.ExecInfoR\x05execs\"\xa9\x02\n" +
+	"\bExecInfo\x12\x17\n" +
+	"\aexec_id\x18\x01 \x01(\tR\x06execId\x12\x18\n" +
+	"\acommand\x18\x02 \x01(\tR\acommand\x12\x10\n" +
+	"\x03pid\x18\x03 \x01(\x03R\x03pid\x12\x1d\n" +
+	"\n" +
+	"started_ns\x18\x04 \x01(\x03R\tstartedNs\x12\x15\n" +
+	"\x06run_ms\x18\x05 \x01(\x03R\x05runMs\x12-\n" +
+	"\aoutcome\x18\x06 \x01(\v2\x13.sandbus.v1.OutcomeR\aoutcome\x12!\n" +
+	"\foutput_bytes\x18\a \x01(\x03R\voutputBytes\x12\x18\n" +
+	"\areaders\x18\b \x01(\x05R\areaders\x12\x1a\n" +
+	"\bdetached\x18\t \x01(\bR\bdetached\x12\x1a\n" +
+	"\bterminal\x18\n" +
+	" \x01(\bR\bterminal\"'\n" +
+	"\rSignalRequest\x12\x16\n" +
+	"\x06signal\x18\x01 \x01(\tR\x06signal\"9\n" +
+	"\x0eSignalResponse\x12'\n" +
+	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\"9\n" +
+	"\rResizeRequest\x12(\n" +
+	"\x04size\x18\x01 \x01(\v2\x14.sandbus.v1.TerminalR\x04size\"9\n" +
+	"\x0eResizeResponse\x12'\n" +
+	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error*\x81\x02\n" +
 	"\vOutcomeKind\x12\x1c\n" +
 	"\x18OUTCOME_KIND_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13OUTCOME_KIND_EXITED\x10\x01\x12\x1a\n" +
@@ -1125,7 +1993,12 @@ const file_sandbus_v1_exec_proto_rawDesc = "" +
 	"\x11CLOCK_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vCLOCK_TOTAL\x10\x01\x12\x0e\n" +
 	"\n" +
-	"CLOCK_IDLE\x10\x02B9Z7github.com/sandbus/sandbus/schemas/sandbus/v1;sandbusv1b\x06proto3"
+	"CLOCK_IDLE\x10\x02*Y\n" +
+	"\n" +
+	"OutputMode\x12\x1b\n" +
+	"\x17OUTPUT_MODE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10OUTPUT_MODE_STOP\x10\x01\x12\x18\n" +
+	"\x14OUTPUT_MODE_HEADTAIL\x10\x02B9Z7github.com/sandbus/sandbus/schemas/sandbus/v1;sandbusv1b\x06proto3"
 
 var (
 	file_sandbus_v1_exec_proto_rawDescOnce sync.Once
@@ -1139,43 +2012,65 @@ func file_sandbus_v1_exec_proto_rawDescGZIP() []byte {
 	return file_sandbus_v1_exec_proto_rawDescData
 }
 
-var file_sandbus_v1_exec_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_sandbus_v1_exec_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_sandbus_v1_exec_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_sandbus_v1_exec_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_sandbus_v1_exec_proto_goTypes = []any{
-	(OutcomeKind)(0),         // 0: sandbus.v1.OutcomeKind
-	(Clock)(0),               // 1: sandbus.v1.Clock
-	(*Outcome)(nil),          // 2: sandbus.v1.Outcome
-	(*EnvVar)(nil),           // 3: sandbus.v1.EnvVar
-	(*ShellRunRequest)(nil),  // 4: sandbus.v1.ShellRunRequest
-	(*ShellRunResponse)(nil), // 5: sandbus.v1.ShellRunResponse
-	(*Timing)(nil),           // 6: sandbus.v1.Timing
-	(*ExecStartRequest)(nil), // 7: sandbus.v1.ExecStartRequest
-	(*ExecStarted)(nil),      // 8: sandbus.v1.ExecStarted
-	(*AbortRequest)(nil),     // 9: sandbus.v1.AbortRequest
-	(*AbortResponse)(nil),    // 10: sandbus.v1.AbortResponse
-	(*StreamEnd)(nil),        // 11: sandbus.v1.StreamEnd
-	(*RequestMeta)(nil),      // 12: sandbus.v1.RequestMeta
-	(*Error)(nil),            // 13: sandbus.v1.Error
+	(OutcomeKind)(0),          // 0: sandbus.v1.OutcomeKind
+	(Clock)(0),                // 1: sandbus.v1.Clock
+	(OutputMode)(0),           // 2: sandbus.v1.OutputMode
+	(*Outcome)(nil),           // 3: sandbus.v1.Outcome
+	(*EnvVar)(nil),            // 4: sandbus.v1.EnvVar
+	(*ShellRunRequest)(nil),   // 5: sandbus.v1.ShellRunRequest
+	(*ShellRunResponse)(nil),  // 6: sandbus.v1.ShellRunResponse
+	(*Timing)(nil),            // 7: sandbus.v1.Timing
+	(*ExecStartRequest)(nil),  // 8: sandbus.v1.ExecStartRequest
+	(*Terminal)(nil),          // 9: sandbus.v1.Terminal
+	(*ExecStarted)(nil),       // 10: sandbus.v1.ExecStarted
+	(*AbortRequest)(nil),      // 11: sandbus.v1.AbortRequest
+	(*AbortResponse)(nil),     // 12: sandbus.v1.AbortResponse
+	(*StreamEnd)(nil),         // 13: sandbus.v1.StreamEnd
+	(*Usage)(nil),             // 14: sandbus.v1.Usage
+	(*ExecAttachRequest)(nil), // 15: sandbus.v1.ExecAttachRequest
+	(*ExecListRequest)(nil),   // 16: sandbus.v1.ExecListRequest
+	(*ExecListResponse)(nil),  // 17: sandbus.v1.ExecListResponse
+	(*ExecInfo)(nil),          // 18: sandbus.v1.ExecInfo
+	(*SignalRequest)(nil),     // 19: sandbus.v1.SignalRequest
+	(*SignalResponse)(nil),    // 20: sandbus.v1.SignalResponse
+	(*ResizeRequest)(nil),     // 21: sandbus.v1.ResizeRequest
+	(*ResizeResponse)(nil),    // 22: sandbus.v1.ResizeResponse
+	(*RequestMeta)(nil),       // 23: sandbus.v1.RequestMeta
+	(*Error)(nil),             // 24: sandbus.v1.Error
 }
 var file_sandbus_v1_exec_proto_depIdxs = []int32{
 	0,  // 0: sandbus.v1.Outcome.kind:type_name -> sandbus.v1.OutcomeKind
 	1,  // 1: sandbus.v1.Outcome.clock:type_name -> sandbus.v1.Clock
-	12, // 2: sandbus.v1.ShellRunRequest.meta:type_name -> sandbus.v1.RequestMeta
-	3,  // 3: sandbus.v1.ShellRunRequest.env:type_name -> sandbus.v1.EnvVar
-	13, // 4: sandbus.v1.ShellRunResponse.error:type_name -> sandbus.v1.Error
-	2,  // 5: sandbus.v1.ShellRunResponse.outcome:type_name -> sandbus.v1.Outcome
-	6,  // 6: sandbus.v1.ShellRunResponse.timing:type_name -> sandbus.v1.Timing
-	12, // 7: sandbus.v1.ExecStartRequest.meta:type_name -> sandbus.v1.RequestMeta
-	3,  // 8: sandbus.v1.ExecStartRequest.env:type_name -> sandbus.v1.EnvVar
-	13, // 9: sandbus.v1.AbortResponse.error:type_name -> sandbus.v1.Error
-	13, // 10: sandbus.v1.StreamEnd.error:type_name -> sandbus.v1.Error
-	2,  // 11: sandbus.v1.StreamEnd.outcome:type_name -> sandbus.v1.Outcome
-	6,  // 12: sandbus.v1.StreamEnd.timing:type_name -> sandbus.v1.Timing
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	23, // 2: sandbus.v1.ShellRunRequest.meta:type_name -> sandbus.v1.RequestMeta
+	4,  // 3: sandbus.v1.ShellRunRequest.env:type_name -> sandbus.v1.EnvVar
+	24, // 4: sandbus.v1.ShellRunResponse.error:type_name -> sandbus.v1.Error
+	3,  // 5: sandbus.v1.ShellRunResponse.outcome:type_name -> sandbus.v1.Outcome
+	7,  // 6: sandbus.v1.ShellRunResponse.timing:type_name -> sandbus.v1.Timing
+	23, // 7: sandbus.v1.ExecStartRequest.meta:type_name -> sandbus.v1.RequestMeta
+	4,  // 8: sandbus.v1.ExecStartRequest.env:type_name -> sandbus.v1.EnvVar
+	2,  // 9: sandbus.v1.ExecStartRequest.output_mode:type_name -> sandbus.v1.OutputMode
+	9,  // 10: sandbus.v1.ExecStartRequest.terminal:type_name -> sandbus.v1.Terminal
+	24, // 11: sandbus.v1.AbortResponse.error:type_name -> sandbus.v1.Error
+	24, // 12: sandbus.v1.StreamEnd.error:type_name -> sandbus.v1.Error
+	3,  // 13: sandbus.v1.StreamEnd.outcome:type_name -> sandbus.v1.Outcome
+	7,  // 14: sandbus.v1.StreamEnd.timing:type_name -> sandbus.v1.Timing
+	14, // 15: sandbus.v1.StreamEnd.usage:type_name -> sandbus.v1.Usage
+	23, // 16: sandbus.v1.ExecAttachRequest.meta:type_name -> sandbus.v1.RequestMeta
+	23, // 17: sandbus.v1.ExecListRequest.meta:type_name -> sandbus.v1.RequestMeta
+	24, // 18: sandbus.v1.ExecListResponse.error:type_name -> sandbus.v1.Error
+	18, // 19: sandbus.v1.ExecListResponse.execs:type_name -> sandbus.v1.ExecInfo
+	3,  // 20: sandbus.v1.ExecInfo.outcome:type_name -> sandbus.v1.Outcome
+	24, // 21: sandbus.v1.SignalResponse.error:type_name -> sandbus.v1.Error
+	9,  // 22: sandbus.v1.ResizeRequest.size:type_name -> sandbus.v1.Terminal
+	24, // 23: sandbus.v1.ResizeResponse.error:type_name -> sandbus.v1.Error
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_sandbus_v1_exec_proto_init() }
@@ -1189,8 +2084,8 @@ func file_sandbus_v1_exec_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbus_v1_exec_proto_rawDesc), len(file_sandbus_v1_exec_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   10,
+			NumEnums:      3,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
