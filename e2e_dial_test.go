@@ -131,7 +131,7 @@ func assertNoError(t *testing.T, err error) {
 func TestDialCloseLosesNothing(t *testing.T) {
 	p := start(t, nil)
 	near, far := dialPair(t, p)
-	data := make([]byte, 4<<20)
+	data := make([]byte, 32<<20) // more than all buffers hold
 	_, _ = rand.Read(data)
 	wrote := make(chan int, 1)
 	require.NoError(t, near.SetWriteDeadline(time.Now().Add(500*time.Millisecond))) // until all buffers are full
@@ -144,6 +144,7 @@ func TestDialCloseLosesNothing(t *testing.T) {
 		wrote <- n
 	}()
 	n := <-wrote
+	require.Less(t, n, len(data))
 	got, err := io.ReadAll(far)
 	require.NoError(t, err, "an orderly close")
 	require.True(t, bytes.Equal(data[:n], got), "%d bytes were written, %d came", n, len(got))
@@ -291,7 +292,7 @@ func TestDialGivenUp(t *testing.T) {
 	require.NoError(t, err)
 	addr := (&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: sa.(*syscall.SockaddrInet4).Port}).String()
 	for range 2 { // fills the queue
-		c, err := net.DialTimeout("tcp", addr, time.Second)
+		c, err := net.DialTimeout("tcp", addr, 100*time.Millisecond)
 		if err != nil {
 			break
 		}

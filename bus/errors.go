@@ -27,12 +27,12 @@ var (
 )
 
 // ErrEnded says that an op takes nothing more, because its end or its answer has come. It wraps ErrClosed.
-var ErrEnded error = opEnded{}
+var ErrEnded error = endedError{}
 
-type opEnded struct{}
+type endedError struct{}
 
-func (opEnded) Error() string { return "the op has ended" }
-func (opEnded) Unwrap() error { return ErrClosed }
+func (endedError) Error() string { return "the op has ended" }
+func (endedError) Unwrap() error { return ErrClosed }
 
 // Error is an error that a worker sent: a code for programs and a message for people.
 type Error struct {

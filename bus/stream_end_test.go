@@ -65,7 +65,7 @@ func TestSendEndsWithTheOp(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				t.Error("Send still waits")
 				st.Close()
-				<-waits
+				require.Error(t, <-waits)
 			}
 		})
 	}

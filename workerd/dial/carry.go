@@ -36,13 +36,14 @@ func carry(ctx, stopping context.Context, conn *net.TCPConn, in source, out sink
 	life, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	defer context.AfterFunc(life, func() { interrupt(conn, context.Cause(life)) })()
-	defer context.AfterFunc(stopping, func() { interrupt(conn, nil) })()
 
 	down := make(chan error, 1) // why the caller's direction ended; nil when it was closed in order
 	go func() {
 		err := fromCaller(life, conn, in)
 		defer func() { down <- err }()
-		if err != nil {
+		if _, far := errors.AsType[*net.OpError](err); err != nil && !far {
+			stop(err) // the caller is gone, or broke a rule
+		} else if err != nil {
 			// The far end takes no more, but what it has said is still to be read: a server that refuses a request
 			// answers and closes.
 			late := time.AfterFunc(resetGrace, func() { stop(err) })
@@ -69,6 +70,7 @@ func carry(ctx, stopping context.Context, conn *net.TCPConn, in source, out sink
 	}
 	finish(end)
 	if !taken { // what the caller has sent is still on its way to the far end
+		defer context.AfterFunc(stopping, func() { _ = conn.SetWriteDeadline(time.Now()) })() // fails only when it is closed
 		broken = <-down
 	}
 	if broken != nil {
