@@ -200,14 +200,6 @@ func TestC07TimeoutKeepsOutput(t *testing.T) {
 	})
 }
 
-// descriptors counts the open files of this process.
-func descriptors(t *testing.T) int {
-	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
-	require.NoError(t, err)
-	return len(d)
-}
-
 func TestC08FIFO(t *testing.T) {
 	onTiers(t, func(t *testing.T, p *place, cmd func(string) *harnesslib.Cmd) {
 		run := func() {

@@ -259,8 +259,12 @@ func (w *waiter) heard(m *nats.Msg) {
 		w.fail(err)
 		return
 	}
-	if f.Kind == FrameAck || f.Kind == FrameNak || (f.Kind == FrameKeepAlive && w.recv == nil) {
-		return // the request is under way
+	if f.Kind == FrameAck || f.Kind == FrameNak {
+		return
+	}
+	if f.Kind == FrameKeepAlive && w.recv == nil { // the request is under way: say that somebody waits for it
+		_ = w.ack(ackFrame(FrameAck, 0, 0)) // the next one may get through
+		return
 	}
 	if w.recv == nil {
 		w.recv = newReceiver(DefaultWindow, w.ack)

@@ -18,6 +18,8 @@ var (
 	ErrAborted = errors.New("aborted")
 	// ErrPeerSilent says that a stream's other end has acknowledged nothing for a minute.
 	ErrPeerSilent = errors.New("peer is silent")
+	// ErrStopping is the cause with which the ops of a server end that was stopped.
+	ErrStopping = errors.New("the worker is stopping")
 	// ErrReplaced is why a stream ends at the worker whose op was asked for again on another reply subject.
 	ErrReplaced = errors.New("the op was asked for again on another reply subject")
 	// ErrDenied says that the hub refuses a subject to this identity.
@@ -25,6 +27,14 @@ var (
 	// ErrPublish says that the client is not connected, so that a message could not be sent.
 	ErrPublish = errors.New("not connected to the hub")
 )
+
+// ErrEnded says that an op takes nothing more, because its end or its answer has come. It wraps ErrClosed.
+var ErrEnded error = endedError{}
+
+type endedError struct{}
+
+func (endedError) Error() string { return "the op has ended" }
+func (endedError) Unwrap() error { return ErrClosed }
 
 // Error is an error that a worker sent: a code for programs and a message for people.
 type Error struct {

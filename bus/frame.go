@@ -16,6 +16,7 @@ const (
 	FrameData    FrameKind = 4 // body: bytes of a file, of stdin, of a long answer
 	FrameGap     FrameKind = 5 // body: u64, how many bytes are left out here
 	FrameEnd     FrameKind = 6 // the last frame; body: StreamEnd
+	FrameEOF     FrameKind = 7 // no more bytes follow, and the end is still to come; no body
 
 	FrameKeepAlive FrameKind = 16 // seq: the next frame's number; asks for an ack
 	FrameAck       FrameKind = 17 // seq: the frame that is expected next; body: u64, the credit (see Sender)
@@ -62,6 +63,10 @@ func ParseFrame(payload []byte) (Frame, error) {
 	}
 	switch f.Kind {
 	case FrameStarted, FrameStdout, FrameStderr, FrameData, FrameEnd, FrameKeepAlive:
+	case FrameEOF:
+		if len(f.Body) != 0 {
+			return Frame{}, &StreamError{Rule: fmt.Sprintf("the body of a frame of kind %d has 0 bytes, got %d", f.Kind, len(f.Body))}
+		}
 	case FrameGap, FrameAck, FrameNak:
 		if len(f.Body) != 8 {
 			return Frame{}, &StreamError{Rule: fmt.Sprintf("the body of a frame of kind %d has 8 bytes, got %d", f.Kind, len(f.Body))}

@@ -22,6 +22,7 @@ type Receiver struct {
 	taken    uint64     // those of them that Next has handed out
 	limit    uint64     // the credit that was granted last
 	acked    uint64     // the expected number that was acknowledged last
+	eof      bool       // an EOF frame has arrived
 	ended    bool       // the end frame has arrived
 	err      error
 	wake     chan struct{} // has one element when the queue has changed
@@ -72,6 +73,13 @@ func (r *Receiver) pop() (Frame, bool, error) {
 	return f, true, nil
 }
 
+// over says whether the end frame has arrived, or the stream was ended on this side.
+func (r *Receiver) over() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended || r.err != nil
+}
+
 // deliver takes a frame from the connection. It does not block.
 func (r *Receiver) deliver(f Frame) {
 	r.mu.Lock()
@@ -108,6 +116,10 @@ func (r *Receiver) acceptLocked(f Frame) {
 		r.failLocked(&StreamError{Rule: fmt.Sprintf("frame %d follows the end frame", f.Seq)})
 		return
 	}
+	if r.eof && (f.Kind.counts() || f.Kind == FrameEOF) {
+		r.failLocked(&StreamError{Rule: fmt.Sprintf("frame %d, of kind %d, follows the EOF frame", f.Seq, f.Kind)})
+		return
+	}
 	if f.Kind.counts() {
 		if len(f.Body) == 0 {
 			r.failLocked(&StreamError{Rule: fmt.Sprintf("frame %d carries no bytes", f.Seq)})
@@ -126,6 +138,7 @@ func (r *Receiver) acceptLocked(f Frame) {
 		return
 	}
 	r.expected++
+	r.eof = r.eof || f.Kind == FrameEOF
 	r.queue = append(r.queue, f)
 	if f.Kind == FrameEnd {
 		r.ended = true

@@ -25,6 +25,7 @@ const (
 // A Sender may be used by several goroutines; the frames of each go out in its order.
 type Sender struct {
 	publish func([]byte) error
+	failed  func(error) // told, once, why the stream is over, unless it ended well; must only hand off; nil for nobody
 
 	mu      sync.Mutex // guards the fields below
 	frames  [][]byte   // payloads of the frames una … next-1
@@ -154,8 +155,11 @@ func (s *Sender) stop(err error) {
 }
 
 func (s *Sender) failLocked(err error) {
-	if s.err == nil {
+	if s.err == nil && err != nil {
 		s.err = err
+		if s.failed != nil {
+			s.failed(err)
+		}
 	}
 	s.frames = nil
 	s.timer.Stop()

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -185,9 +184,6 @@ func (s *Server) resend() {
 // Load is how many requests are under way.
 func (s *Server) Load() int { return len(s.slots) }
 
-// errStopping is the cause with which the ops of a stopped server end.
-var errStopping = errors.New("the worker is stopping")
-
 // Drain refuses new requests from now on; those under way, their streams and controls go on.
 func (s *Server) Drain() { s.draining.Store(true) }
 
@@ -207,7 +203,7 @@ func (s *Server) Stop(ctx context.Context) {
 	case <-done:
 	case <-ctx.Done():
 	}
-	s.end(errStopping)
+	s.end(ErrStopping)
 	last := time.NewTimer(lastWords)
 	defer last.Stop()
 	select {
@@ -217,7 +213,7 @@ func (s *Server) Stop(ctx context.Context) {
 		ops := slices.Collect(maps.Values(s.ops))
 		s.mu.Unlock()
 		for _, op := range ops {
-			op.fail(errStopping)
+			op.fail(ErrStopping)
 		}
 		<-done
 	}
@@ -403,9 +399,10 @@ type Op struct {
 	// payload tells the request from another one.
 	payload uint64
 
-	mu  sync.Mutex // guards the fields below
-	in  *Receiver
-	out *Sender
+	mu    sync.Mutex // guards the fields below
+	heard time.Time  // when the caller was heard last
+	in    *Receiver
+	out   *Sender
 }
 
 // Incoming is the stream that the caller sends on the op's "in" subject, with a window of DefaultWindow.
@@ -423,17 +420,28 @@ func (op *Op) outgoing(window int64) *Sender {
 	defer op.mu.Unlock()
 	if op.out == nil {
 		op.out = newSender(window, func(b []byte) error { return op.srv.conn.publish(op.reply, b) })
+		op.out.mu.Lock()
+		op.out.failed = op.cancel // an op whose caller is gone must not go on when it has nothing to send
+		op.out.mu.Unlock()
 	}
 	return op.out
 }
 
 func (op *Op) deliverAck(f Frame) {
 	op.mu.Lock()
+	op.heard = time.Now()
 	out := op.out
 	op.mu.Unlock()
 	if out != nil {
 		out.deliver(f)
 	}
+}
+
+// silent says for how long nothing was heard of the caller.
+func (op *Op) silent() time.Duration {
+	op.mu.Lock()
+	defer op.mu.Unlock()
+	return time.Since(op.heard)
 }
 
 // resend sends again what the caller may have missed: it has asked again.
@@ -511,7 +519,7 @@ func (r *Request) registerAs(id OpID) (goesOn bool, err error) {
 		}
 	}
 	ctx, cancel := context.WithCancelCause(s.life)
-	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply, payload: payload}
+	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply, payload: payload, heard: time.Now()}
 	if s.past.state[id] == stateAborted {
 		cancel(ErrAborted)
 	}
@@ -557,7 +565,7 @@ func (r *Request) finish() {
 	if r.op == nil {
 		return
 	}
-	r.op.cancel(errStopping)
+	r.op.cancel(ErrStopping)
 	r.op.fail(ErrClosed)
 	s := r.srv
 	s.mu.Lock()
@@ -575,8 +583,13 @@ func (r *Request) quiet() {
 	}
 }
 
-// stillHere tells a caller that waits for one message that the request is under way.
+// stillHere tells a caller that waits for one message that the request is under way. A caller of ours answers; when it
+// has not for a minute, nobody waits any more, and the op is ended as a stream's would be.
 func (r *Request) stillHere() {
+	if r.op != nil && !r.json && r.op.silent() >= peerSilence {
+		r.op.cancel(fmt.Errorf("%w: no acknowledgement for %s", ErrPeerSilent, peerSilence))
+		return
+	}
 	if !r.json {
 		_ = r.srv.conn.publish(r.msg.Reply, Frame{Kind: FrameKeepAlive}.Append(nil)) // the next one may get through
 	}

@@ -20,7 +20,7 @@ type Stream struct {
 	target Target
 	op     OpID
 	in     *Receiver
-	out    *Sender // what we send; nil when the request has no input
+	out    *Sender // what we send; nil when the request has no input; set before anybody can see it
 
 	mu       sync.Mutex // guards the fields below
 	opened   time.Time
@@ -41,9 +41,12 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 	}
 	s := &Stream{caller: c, target: t, op: op}
 	s.in = newReceiver(ClampWindow(window), func(b []byte) error { return c.conn.publish(s.controlSubject("ack"), b) })
+	if input { // before anything can be heard that ends it
+		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
+	}
 	reply := c.replySubject(t, op)
-	if err := c.register(op, &call{subject: reply, heard: s.heard, failed: s.in.fail}); err != nil {
-		s.in.fail(ErrClosed)
+	if err := c.register(op, &call{subject: reply, heard: s.heard, failed: s.fail}); err != nil {
+		s.fail(ErrClosed)
 		return nil, err
 	}
 	if err := c.publish(ctx, t.prefix()+verb, reply, payload); err != nil {
@@ -52,9 +55,6 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if input {
-		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
-	}
 	s.opened = time.Now()
 	s.watchdog = time.AfterFunc(silenceLimit, s.checkSilence)
 	return s, nil
@@ -98,13 +98,21 @@ func (s *Stream) controlSubject(control string) string {
 	return join(s.target.prefix()+"op", string(s.op), control)
 }
 
+// fail ends both directions.
+func (s *Stream) fail(err error) {
+	s.in.fail(err)
+	if s.out != nil {
+		s.out.stop(err)
+	}
+}
+
 // heard runs on the subscription's goroutine.
 func (s *Stream) heard(m *nats.Msg) {
 	s.mu.Lock()
 	s.last = time.Now()
 	s.repeat = nil // it has arrived
-	out := s.out
 	s.mu.Unlock()
+	out := s.out
 	if !isFrame(m.Data) {
 		s.answered(m, out)
 		return
@@ -119,6 +127,9 @@ func (s *Stream) heard(m *nats.Msg) {
 		}
 	default:
 		s.in.deliver(f)
+		if out != nil && s.in.over() {
+			out.stop(ErrEnded) // nobody takes more, and a Send that waits for credit must not wait on
+		}
 	}
 }
 
@@ -135,7 +146,7 @@ func (s *Stream) answered(m *nats.Msg, out *Sender) {
 		s.in.fail(errAnswered)
 	}
 	if out != nil {
-		out.stop(ErrClosed) // nobody takes more
+		out.stop(ErrEnded) // nobody takes more
 	}
 }
 
@@ -170,7 +181,7 @@ func (s *Stream) checkSilence() {
 		s.watchdog.Reset(silenceLimit - quiet)
 		return
 	}
-	s.in.fail(fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, s.op, silenceLimit))
+	s.fail(fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, s.op, silenceLimit))
 }
 
 // Op is the request's name.
@@ -188,7 +199,8 @@ func (s *Stream) Next(ctx context.Context) (Frame, error) {
 	return f, err
 }
 
-// Send sends bytes on the op's input, waiting for credit.
+// Send sends bytes on the op's input, waiting for credit. Errors: ErrEnded once the op's end or answer has arrived,
+// which Next tells, ErrClosed, the context's cause, ErrPeerSilent, *StreamError.
 func (s *Stream) Send(ctx context.Context, data []byte) error {
 	return s.out.Write(ctx, FrameData, data)
 }
@@ -217,8 +229,5 @@ func (s *Stream) Close() {
 	if s.watchdog != nil {
 		s.watchdog.Stop()
 	}
-	s.in.fail(ErrClosed)
-	if s.out != nil {
-		s.out.stop(ErrClosed)
-	}
+	s.fail(ErrClosed)
 }

@@ -147,11 +147,15 @@ func TestSenderOfASilentPeerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0
 		s := newSender(MinWindow, func([]byte) error { sent++; return nil })
+		var told []error
+		s.failed = func(err error) { told = append(told, err) }
 		begin := time.Now()
 		err := s.End(t.Context(), nil)
 		require.ErrorIs(t, err, ErrPeerSilent)
 		require.InDelta(t, peerSilence.Seconds(), time.Since(begin).Seconds(), 6)
 		require.Less(t, sent, 40, "it backs off")
+		require.Len(t, told, 1)
+		require.ErrorIs(t, told[0], ErrPeerSilent)
 	})
 }
 
@@ -199,6 +203,8 @@ func TestReceiverNamesTheBrokenRule(t *testing.T) {
 		"started late":      {out(0, 1), {Seq: 1, Kind: FrameStarted}},
 		"no bytes":          {out(0, 0)},
 		"skips past an end": {{Seq: 0, Kind: FrameEnd}, out(5, 1)},
+		"behind the EOF":    {{Seq: 0, Kind: FrameEOF}, out(1, 1)},
+		"two EOFs":          {{Seq: 0, Kind: FrameEOF}, {Seq: 1, Kind: FrameEOF}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReceiver(MinWindow, func([]byte) error { return nil })
@@ -219,6 +225,27 @@ func TestReceiverNamesTheBrokenRule(t *testing.T) {
 		r.deliver(Frame{Seq: i, Kind: FrameGap, Body: make([]byte, 8)})
 	}
 	require.Error(t, r.err, "frames without bytes are bounded too")
+}
+
+// TestEOFIsNotTheEnd has the end frame follow, and bytes only before it.
+func TestEOFIsNotTheEnd(t *testing.T) {
+	r := newReceiver(MinWindow, func([]byte) error { return nil })
+	var want []FrameKind
+	for i, f := range []Frame{{Kind: FrameStarted}, {Kind: FrameData, Body: []byte("x")}, {Kind: FrameEOF}, {Kind: FrameEnd}} {
+		f.Seq = uint64(i)
+		r.deliver(mustParse(t, f.Append(nil)))
+		want = append(want, f.Kind)
+	}
+	var got []FrameKind
+	for range want {
+		f, err := r.Next(t.Context())
+		require.NoError(t, err)
+		got = append(got, f.Kind)
+	}
+	require.Equal(t, want, got)
+	_, err := ParseFrame(Frame{Kind: FrameEOF, Body: []byte("x")}.Append(nil))
+	var se *StreamError
+	require.ErrorAs(t, err, &se, "it has no body")
 }
 
 func TestReceiverAsksOnceForAGap(t *testing.T) {

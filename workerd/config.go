@@ -38,6 +38,9 @@ type Config struct {
 	Image string
 	// Trusted says that the operator vouches for the sandbox.
 	Trusted bool
+	// DialAnywhere lets harnesses connect to every address that the sandbox reaches; false means to its loopback
+	// addresses only.
+	DialAnywhere bool
 	// OwnProcess says that the process is this worker's alone: then it reaps the orphans below it, as a PID 1 must, and
 	// has the kernel's memory killer prefer others. Nothing else in the process may start children.
 	OwnProcess bool

@@ -237,7 +237,8 @@ func (v *view) start() error {
 
 // copy sends what the reader finds. Small chunks that follow one another closely leave together.
 func (v *view) copy(ctx context.Context, r *execs.Reader) error {
-	ctx = v.patientWith(ctx)
+	ctx, stop := v.patientWith(ctx)
+	defer stop()
 	buf := make([]byte, bus.ChunkBytes)
 	var last time.Time
 	for {
@@ -266,12 +267,20 @@ func (v *view) copy(ctx context.Context, r *execs.Reader) error {
 	}
 }
 
-// patientWith is a context for output: an abort of the exec itself does not cut off what it has printed.
-func (v *view) patientWith(ctx context.Context) context.Context {
-	if v.attached {
-		return ctx
+// patientWith is a context for output. An abort of the exec itself, or the worker's end, does not cut off what it has
+// printed; a reader that is gone does.
+func (v *view) patientWith(ctx context.Context) (_ context.Context, stop func()) {
+	patient, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	forget := context.AfterFunc(ctx, func() {
+		cause := context.Cause(ctx)
+		if v.attached || !errors.Is(cause, bus.ErrAborted) && !errors.Is(cause, bus.ErrStopping) {
+			cancel(cause)
+		}
+	})
+	return patient, func() {
+		forget()
+		cancel(nil)
 	}
-	return context.WithoutCancel(ctx)
 }
 
 // gather waits for more output, but not for long.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+	"github.com/sandbus/sandbus/workerd/dial"
 	"github.com/sandbus/sandbus/workerd/execs"
 	"github.com/sandbus/sandbus/workerd/files"
 	"github.com/sandbus/sandbus/workerd/proc"
@@ -25,6 +26,7 @@ type Worker struct {
 	shells *shell.Pool
 	execs  *execs.Manager
 	files  *files.Root
+	dial   *dial.Dialer
 }
 
 // New checks a configuration. Errors name the setting, its value and what would be right.
@@ -38,6 +40,7 @@ func New(cfg Config) (*Worker, error) {
 		target: bus.Target{Zone: id.Zone, Sandbox: bus.SandboxID(id.Name), Instance: bus.NewInstanceID()},
 		env:    childEnv(os.Environ()),
 		files:  files.New(cfg.Dir),
+		dial:   dial.New(cfg.DialAnywhere),
 	}, nil
 }
 
@@ -105,6 +108,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	announcer.BeatNow()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.StopGrace)
 	defer cancel()
+	defer context.AfterFunc(grace, w.dial.Stop)()
 	if err == nil {
 		w.execs.Wait(grace)
 	}
@@ -166,6 +170,7 @@ func (w *Worker) register(srv *bus.Server) {
 	bus.HandleControl(srv, "signal", w.signalExec)
 	bus.HandleControl(srv, "resize", w.resizeExec)
 	srv.OnAbort(w.abortExec)
+	srv.HandleStream("net.dial", w.dial.Serve)
 }
 
 // noContext adapts operations that are over before anybody could abort them.
@@ -179,6 +184,8 @@ func (w *Worker) hello() *sandbusv1.Hello {
 		Arch: runtime.GOARCH, Os: runtime.GOOS, Trust: "untrusted", Slots: int32(w.cfg.Slots), Version: w.cfg.Version,
 		Features: []string{"streams.1", "shell.run", "exec.start", "exec.attach", "terminals"},
 	}
+	h.Capabilities = append(h.Capabilities, "dial")
+	h.Features = append(h.Features, "net.dial")
 	if w.cfg.Trusted {
 		h.Trust = "trusted"
 	}

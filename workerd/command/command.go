@@ -85,6 +85,12 @@ func (o *options) settings() []*setting {
 			}
 			return nil
 		}},
+		{name: "dial-anywhere", help: "harnesses may connect to every address that the sandbox reaches, not only to its loopback: true or false (default false)", set: func(v string) (err error) {
+			if o.cfg.DialAnywhere, err = strconv.ParseBool(v); err != nil {
+				return errors.New("want true or false")
+			}
+			return nil
+		}},
 		{name: "connect-timeout", help: "how long to try to reach the hub at the start, such as 30s (default: for ever)", set: duration(&o.cfg.ConnectTimeout)},
 		{name: "state-dir", help: "where a name is kept by which the next worker finds what a crash has left (default: the user's state directory)", set: text(&o.cfg.StateDir)},
 		{name: "spool-dir", help: "where files with the full output of execs go (default: the temporary directory)", set: text(&o.cfg.SpoolDir)},
