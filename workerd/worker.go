@@ -11,6 +11,7 @@ import (
 	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 	"github.com/sandbus/sandbus/workerd/files"
+	"github.com/sandbus/sandbus/workerd/search"
 	"github.com/sandbus/sandbus/workerd/shell"
 )
 
@@ -21,6 +22,7 @@ type Worker struct {
 	env    []string // of every command
 	shells *shell.Pool
 	files  *files.Root
+	search *search.Root
 }
 
 // New checks a configuration. Errors name the setting, its value and what would be right.
@@ -34,6 +36,7 @@ func New(cfg Config) (*Worker, error) {
 		target: bus.Target{Zone: id.Zone, Sandbox: bus.SandboxID(id.Name), Instance: bus.NewInstanceID()},
 		env:    childEnv(os.Environ()),
 		files:  files.New(cfg.Dir),
+		search: search.New(cfg.Dir),
 	}, nil
 }
 
@@ -113,6 +116,10 @@ func (w *Worker) register(srv *bus.Server) {
 	bus.Handle(srv, "fs.remove", noContext(w.files.Remove))
 	srv.HandleStream("fs.read", w.files.Read)
 	srv.HandleStream("fs.write", w.files.Write)
+	bus.HandleOp(srv, "fs.walk", w.search.Walk)
+	bus.HandleOp(srv, "fs.glob", w.search.Glob)
+	bus.HandleOp(srv, "fs.grep", w.search.Grep)
+	bus.Handle(srv, "fs.resolve", noContext(w.search.Resolve))
 	bus.HandleOp(srv, "shell.run", w.runShell)
 	srv.HandleStream("exec.start", w.startExec)
 }

@@ -1,0 +1,215 @@
+package search
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp/syntax"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sandbus/sandbus/bus"
+	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+)
+
+func TestRequired(t *testing.T) {
+	for _, c := range []struct {
+		expr string
+		want literals
+	}{
+		{"foo", literals{list: []string{"foo"}}},
+		{"foo|bar", literals{list: []string{"bar", "foo"}}},
+		{"foo|b*", literals{}},
+		{"(io|os)\\.Err[A-Z]\\w*", literals{list: []string{".Err"}}},
+		{"colou?r", literals{list: []string{"colo"}}},
+		{"(a|b)u?", literals{list: []string{"a", "b"}}},
+		{"a[bc]d", literals{list: []string{"abd", "acd"}}},
+		{"\\w+Error$", literals{list: []string{"Error"}}},
+		{"(ab)+", literals{list: []string{"ab"}}},
+		{"(ab){2,3}", literals{list: []string{"ab"}}},
+		{"(ab){0,3}", literals{}},
+		{"\\d+", literals{}},
+		{"(?i)Hello", literals{list: []string{"hello"}, fold: true}},
+		{"(?i)Task one", literals{list: []string{" one"}, fold: true}}, // "k" also stands for U+212A
+		{"(?i)ks", literals{}},
+		{"x(?i:fog)", literals{list: []string{"fog"}, fold: true}},
+		{"^$", literals{}},
+	} {
+		re, err := syntax.Parse(c.expr, syntax.Perl)
+		require.NoError(t, err)
+		require.Equal(t, c.want, required(re), c.expr)
+	}
+}
+
+func TestAround(t *testing.T) {
+	line := []byte(strings.Repeat("é", 100) + "MATCH" + strings.Repeat("日", 100))
+	for _, c := range []struct {
+		from, to, limit int
+		want            string
+	}{
+		{200, 205, 1000, string(line)},
+		{200, 205, 9, "éé" + "MATCH" + "日日"},
+		{200, 205, 5, "MATCH"},
+		{200, 205, 3, "MAT"},
+		{0, 0, 3, "ééé"},
+		{len(line), len(line), 4, "日日日日"},
+		{200, len(line), 7, "MATCH日日"},
+	} {
+		start, end := around(line, c.from, c.to, c.limit)
+		require.Equal(t, c.want, string(line[start:end]), "%+v", c)
+	}
+}
+
+func TestComparePaths(t *testing.T) {
+	order := []string{"a", "a/b", "a/b/c", "a/c", "a b", "a-b/x", "a.b", "ab"}
+	for i := range order {
+		for k := range order {
+			require.Equal(t, i < k, comparePaths(order[i], order[k]) < 0, "%q %q", order[i], order[k])
+		}
+	}
+}
+
+// TestMemory holds that matches that are found ahead of their turn do not pile up.
+func TestMemory(t *testing.T) {
+	dir := t.TempDir()
+	line := []byte(strings.Repeat("x", 999) + "\n")
+	for i := range 100 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%03d", i)), bytes.Repeat(line, 5000), 0o600))
+	}
+	resp, err := New(dir).Grep(t.Context(), &sandbusv1.GrepRequest{Path: ".", Pattern: "x", Limit: maxMatches})
+	require.NoError(t, err)
+	require.True(t, resp.GetMore())
+	require.True(t, resp.GetFull())
+	require.Less(t, resp.GetMatches(), int64(9000))
+	require.Len(t, resp.GetFiles(), 2)
+	resp = nil
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	require.Less(t, m.HeapAlloc, uint64(64<<20))
+}
+
+// TestLongLine holds that of a line over the bound the beginning is searched, which is said.
+func TestLongLine(t *testing.T) {
+	dir := t.TempDir()
+	text := slicesOf("a", maxLineBytes-100) + "NEEDLE" + slicesOf("b", 4<<20) + "LATE" + slicesOf("c", 1<<20) + "\nNEEDLE LATE\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte(text), 0o600))
+	for pattern, want := range map[string][]int64{"NEEDLE": {1, 2}, "LATE": {2}} {
+		resp, err := New(dir).Grep(t.Context(), &sandbusv1.GrepRequest{Path: "f", Pattern: pattern, MaxLine: 10})
+		require.NoError(t, err)
+		var got []int64
+		for _, l := range resp.GetFiles()[0].GetLines() {
+			got = append(got, l.GetNumber())
+		}
+		require.Equal(t, want, got)
+		require.Equal(t, int64(1), resp.GetSkipped().GetLongLines())
+	}
+}
+
+func slicesOf(s string, n int) string { return strings.Repeat(s, n) }
+
+func TestAbort(t *testing.T) {
+	dir := goSource(t)
+	for _, after := range []int{0, 1, 200} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		n := 0
+		w := &walker{ctx: ctx, scope: scope{list: mustScope(t).list, depth: maxDepth}, emit: func(entry) error {
+			if n++; n >= after {
+				cancel(bus.ErrAborted)
+			}
+			return nil
+		}}
+		root, err := openRoot(dir)
+		require.NoError(t, err)
+		require.ErrorIs(t, w.walk(root), bus.ErrAborted)
+		require.Less(t, n, 1000)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(bus.ErrAborted)
+	_, err := New(dir).Grep(ctx, &sandbusv1.GrepRequest{Path: ".", Pattern: "x"})
+	be, ok := errors.AsType[*bus.Error](err)
+	require.True(t, ok, "%v", err)
+	require.Equal(t, sandbusv1.Code_CODE_ABORTED, be.Code)
+}
+
+func mustScope(t *testing.T) scope {
+	t.Helper()
+	s, err := newScope(nil)
+	require.NoError(t, err)
+	return s
+}
+
+func FuzzGlob(f *testing.F) {
+	for _, p := range []string{"*.go", "a/**/b", "{a,b}*", "[!x]?", `\*`, "**", "/x", "{{a,b},c}/[^-z]"} {
+		f.Add(p, "a/b c.go")
+	}
+	f.Fuzz(func(t *testing.T, pattern, path string) {
+		for _, mode := range []sandbusv1.CaseMode{sandbusv1.CaseMode_CASE_MODE_SENSITIVE, sandbusv1.CaseMode_CASE_MODE_SMART} {
+			g, err := newGlob(pattern, mode)
+			if err != nil {
+				be, ok := errors.AsType[*bus.Error](err)
+				require.True(t, ok)
+				require.Equal(t, sandbusv1.Code_CODE_INVALID, be.Code)
+				continue
+			}
+			_ = g.match(path[strings.LastIndexByte(path, '/')+1:], path)
+		}
+	})
+}
+
+// FuzzGrep compares with a plain loop over the lines: literals, windows and the cutting must not change what is found.
+func FuzzGrep(f *testing.F) {
+	f.Add("foo|bar", "a foo\nb\n\nbar", false)
+	f.Add("(?i)task", "TAS\u212a\ntask\n", true)
+	f.Add("^a*$", "aaa\n\nb\n", false)
+	f.Add("[ab]c?d+", "xacdd\r\nbd", true)
+	f.Add(`\bx\B`, "xy\nyx\n", false)
+	f.Fuzz(func(t *testing.T, expr, text string, fold bool) {
+		req := &sandbusv1.GrepRequest{Pattern: expr}
+		if fold {
+			req.CaseMode = sandbusv1.CaseMode_CASE_MODE_INSENSITIVE
+		}
+		p, err := newPattern(req)
+		if err != nil {
+			return
+		}
+		plain := &pattern{re: p.re}
+		var got, want []hit
+		for _, c := range []struct {
+			p   *pattern
+			out *[]hit
+		}{{p, &got}, {plain, &want}} {
+			if c.p.re == nil && !c.p.exact {
+				return // one literal: there is nothing to compare with
+			}
+			m := newMatcher(c.p)
+			m.reset([]byte(text))
+			for pos := 0; ; {
+				h, ok := m.next(pos)
+				if !ok {
+					break
+				}
+				*c.out = append(*c.out, h)
+				pos = h.end + 1
+			}
+		}
+		require.Equal(t, want, got, "%q in %q, literals %+v", expr, text, p.lits)
+	})
+}
+
+func FuzzResolve(f *testing.F) {
+	f.Add("@~/a b", "x\u202fy")
+	f.Fuzz(func(t *testing.T, path, dir string) {
+		resp, err := New(t.TempDir()).Resolve(&sandbusv1.ResolveRequest{Path: path, Dir: dir})
+		if err != nil {
+			return
+		}
+		require.True(t, strings.HasPrefix(bus.FromText(resp.GetPath(), resp.GetPathRaw()), "/"))
+	})
+}
