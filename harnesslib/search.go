@@ -76,6 +76,7 @@ type Entry struct {
 	Size    int64       // with Details
 	Perm    fs.FileMode // with Details: permission bits, setuid, setgid and sticky
 	ModTime time.Time   // with Details
+	Target  fs.FileMode // with Targets: what a link leads to, type bits only; fs.ModeIrregular when that is nothing
 }
 
 // Listing is what Walk and Glob found, in the order of a walk whose every directory is sorted by the bytes of its names.
@@ -92,11 +93,12 @@ type WalkOptions struct {
 	Limit   int    // entries at most, 1 to 100,000; zero means 10,000
 	After   string // go on behind this path, the last one of the listing before; empty means from the start
 	Details bool   // ask for size, mode and time
+	Targets bool   // ask what links lead to
 }
 
 // Walk lists a tree in one request. Errors: *fs.PathError, and those of the fabric (see the package's doc).
 func (s *Sandbox) Walk(ctx context.Context, root string, opts WalkOptions) (*Listing, error) {
-	req := &sandbusv1.WalkRequest{Scope: opts.Scope.message(), Limit: clampInt32(opts.Limit), Details: opts.Details}
+	req := &sandbusv1.WalkRequest{Scope: opts.Scope.message(), Limit: clampInt32(opts.Limit), Details: opts.Details, Targets: opts.Targets}
 	req.Path, req.PathRaw = bus.ToText(root)
 	req.After, req.AfterRaw = bus.ToText(opts.After)
 	resp := &sandbusv1.WalkResponse{}
@@ -137,6 +139,9 @@ func (l *Listing) add(op, root string, entries []*sandbusv1.WalkEntry, details b
 		e := Entry{Path: bus.FromText(m.GetPath(), m.GetPathRaw()), Type: fileMode(m.GetType(), 0)}
 		if err := checkBelow(op, root, e.Path); err != nil {
 			return err
+		}
+		if e.Type == fs.ModeSymlink {
+			e.Target = fileMode(m.GetTargetType(), 0)
 		}
 		if details {
 			mode := fileMode(sandbusv1.FileType_FILE_TYPE_REGULAR, m.GetMode())

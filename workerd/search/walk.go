@@ -237,7 +237,7 @@ func (r *Root) Walk(ctx context.Context, req *sandbusv1.WalkRequest) (*sandbusv1
 		return nil, err
 	}
 	resp := &sandbusv1.WalkResponse{Limit: int32(limit)}
-	l := listing{limit: limit, details: req.GetDetails(), keep: func(entry) bool { return true }}
+	l := listing{limit: limit, details: req.GetDetails(), targets: req.GetTargets(), keep: func(entry) bool { return true }}
 	after := bus.FromText(req.GetAfter(), req.GetAfterRaw())
 	s, err := r.list(ctx, "walk", bus.FromText(req.GetPath(), req.GetPathRaw()), req.GetScope(), after, &l)
 	if err != nil {
@@ -251,6 +251,7 @@ func (r *Root) Walk(ctx context.Context, req *sandbusv1.WalkRequest) (*sandbusv1
 type listing struct {
 	limit   int
 	details bool
+	targets bool
 	keep    func(entry) bool
 	entries []*sandbusv1.WalkEntry
 	more    bool
@@ -291,6 +292,12 @@ func (l *listing) add(e entry) error {
 			return nil //nolint:nilerr // vanished meanwhile
 		}
 		out.Size, out.Mode, out.MtimeNs = st.Size, st.Mode&0o7777, st.Mtim.Nano()
+	}
+	if l.targets && e.typ == sandbusv1.FileType_FILE_TYPE_SYMLINK {
+		var st unix.Stat_t
+		if unix.Fstatat(e.dir.fd, e.name, &st, 0) == nil {
+			out.TargetType = fileType(st.Mode)
+		}
 	}
 	l.entries = append(l.entries, out)
 	return nil

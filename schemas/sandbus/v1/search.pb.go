@@ -342,7 +342,9 @@ type WalkEntry struct {
 	// mode holds the permission bits (at most 07777); set only when details were asked for.
 	Mode uint32 `protobuf:"varint,5,opt,name=mode,proto3" json:"mode,omitempty"`
 	// mtime_ns is the time of the last change in nanoseconds since 1970-01-01 UTC; set only when details were asked for.
-	MtimeNs       int64 `protobuf:"varint,6,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
+	MtimeNs int64 `protobuf:"varint,6,opt,name=mtime_ns,json=mtimeNs,proto3" json:"mtime_ns,omitempty"`
+	// target_type is what a link leads to, FILE_TYPE_UNSPECIFIED when that is nothing; set only when targets were asked for.
+	TargetType    FileType `protobuf:"varint,7,opt,name=target_type,json=targetType,proto3,enum=sandbus.v1.FileType" json:"target_type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -419,6 +421,13 @@ func (x *WalkEntry) GetMtimeNs() int64 {
 	return 0
 }
 
+func (x *WalkEntry) GetTargetType() FileType {
+	if x != nil {
+		return x.TargetType
+	}
+	return FileType_FILE_TYPE_UNSPECIFIED
+}
+
 // WalkRequest (verb fs.walk) lists a tree.
 type WalkRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -437,7 +446,9 @@ type WalkRequest struct {
 	// after_raw is the same when it is not UTF-8.
 	AfterRaw []byte `protobuf:"bytes,7,opt,name=after_raw,json=afterRaw,proto3" json:"after_raw,omitempty"`
 	// details asks for size, mode and mtime of each entry.
-	Details       bool `protobuf:"varint,8,opt,name=details,proto3" json:"details,omitempty"`
+	Details bool `protobuf:"varint,8,opt,name=details,proto3" json:"details,omitempty"`
+	// targets asks what links lead to.
+	Targets       bool `protobuf:"varint,9,opt,name=targets,proto3" json:"targets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -524,6 +535,13 @@ func (x *WalkRequest) GetAfterRaw() []byte {
 func (x *WalkRequest) GetDetails() bool {
 	if x != nil {
 		return x.Details
+	}
+	return false
+}
+
+func (x *WalkRequest) GetTargets() bool {
+	if x != nil {
+		return x.Targets
 	}
 	return false
 }
@@ -1475,14 +1493,16 @@ const file_sandbus_v1_search_proto_rawDesc = "" +
 	"\n" +
 	"long_lines\x18\a \x01(\x03R\tlongLines\x12)\n" +
 	"\x10first_unreadable\x18\b \x01(\tR\x0ffirstUnreadable\x120\n" +
-	"\x14first_unreadable_raw\x18\t \x01(\fR\x12firstUnreadableRaw\"\xa7\x01\n" +
+	"\x14first_unreadable_raw\x18\t \x01(\fR\x12firstUnreadableRaw\"\xde\x01\n" +
 	"\tWalkEntry\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x19\n" +
 	"\bpath_raw\x18\x02 \x01(\fR\apathRaw\x12(\n" +
 	"\x04type\x18\x03 \x01(\x0e2\x14.sandbus.v1.FileTypeR\x04type\x12\x12\n" +
 	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x12\n" +
 	"\x04mode\x18\x05 \x01(\rR\x04mode\x12\x19\n" +
-	"\bmtime_ns\x18\x06 \x01(\x03R\amtimeNs\"\xfb\x01\n" +
+	"\bmtime_ns\x18\x06 \x01(\x03R\amtimeNs\x125\n" +
+	"\vtarget_type\x18\a \x01(\x0e2\x14.sandbus.v1.FileTypeR\n" +
+	"targetType\"\x95\x02\n" +
 	"\vWalkRequest\x12+\n" +
 	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
@@ -1491,7 +1511,8 @@ const file_sandbus_v1_search_proto_rawDesc = "" +
 	"\x05limit\x18\x05 \x01(\x05R\x05limit\x12\x14\n" +
 	"\x05after\x18\x06 \x01(\tR\x05after\x12\x1b\n" +
 	"\tafter_raw\x18\a \x01(\fR\bafterRaw\x12\x18\n" +
-	"\adetails\x18\b \x01(\bR\adetails\"\xc7\x01\n" +
+	"\adetails\x18\b \x01(\bR\adetails\x12\x18\n" +
+	"\atargets\x18\t \x01(\bR\atargets\"\xc7\x01\n" +
 	"\fWalkResponse\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12/\n" +
 	"\aentries\x18\x02 \x03(\v2\x15.sandbus.v1.WalkEntryR\aentries\x12\x12\n" +
@@ -1618,33 +1639,34 @@ var file_sandbus_v1_search_proto_goTypes = []any{
 }
 var file_sandbus_v1_search_proto_depIdxs = []int32{
 	15, // 0: sandbus.v1.WalkEntry.type:type_name -> sandbus.v1.FileType
-	16, // 1: sandbus.v1.WalkRequest.meta:type_name -> sandbus.v1.RequestMeta
-	2,  // 2: sandbus.v1.WalkRequest.scope:type_name -> sandbus.v1.SearchScope
-	17, // 3: sandbus.v1.WalkResponse.error:type_name -> sandbus.v1.Error
-	4,  // 4: sandbus.v1.WalkResponse.entries:type_name -> sandbus.v1.WalkEntry
-	3,  // 5: sandbus.v1.WalkResponse.skipped:type_name -> sandbus.v1.SearchSkipped
-	16, // 6: sandbus.v1.GlobRequest.meta:type_name -> sandbus.v1.RequestMeta
-	2,  // 7: sandbus.v1.GlobRequest.scope:type_name -> sandbus.v1.SearchScope
-	0,  // 8: sandbus.v1.GlobRequest.case_mode:type_name -> sandbus.v1.CaseMode
-	17, // 9: sandbus.v1.GlobResponse.error:type_name -> sandbus.v1.Error
-	4,  // 10: sandbus.v1.GlobResponse.entries:type_name -> sandbus.v1.WalkEntry
-	3,  // 11: sandbus.v1.GlobResponse.skipped:type_name -> sandbus.v1.SearchSkipped
-	16, // 12: sandbus.v1.GrepRequest.meta:type_name -> sandbus.v1.RequestMeta
-	2,  // 13: sandbus.v1.GrepRequest.scope:type_name -> sandbus.v1.SearchScope
-	0,  // 14: sandbus.v1.GrepRequest.case_mode:type_name -> sandbus.v1.CaseMode
-	1,  // 15: sandbus.v1.GrepRequest.mode:type_name -> sandbus.v1.GrepMode
-	10, // 16: sandbus.v1.GrepFile.lines:type_name -> sandbus.v1.GrepLine
-	17, // 17: sandbus.v1.GrepResponse.error:type_name -> sandbus.v1.Error
-	11, // 18: sandbus.v1.GrepResponse.files:type_name -> sandbus.v1.GrepFile
-	3,  // 19: sandbus.v1.GrepResponse.skipped:type_name -> sandbus.v1.SearchSkipped
-	16, // 20: sandbus.v1.ResolveRequest.meta:type_name -> sandbus.v1.RequestMeta
-	17, // 21: sandbus.v1.ResolveResponse.error:type_name -> sandbus.v1.Error
-	15, // 22: sandbus.v1.ResolveResponse.type:type_name -> sandbus.v1.FileType
-	23, // [23:23] is the sub-list for method output_type
-	23, // [23:23] is the sub-list for method input_type
-	23, // [23:23] is the sub-list for extension type_name
-	23, // [23:23] is the sub-list for extension extendee
-	0,  // [0:23] is the sub-list for field type_name
+	15, // 1: sandbus.v1.WalkEntry.target_type:type_name -> sandbus.v1.FileType
+	16, // 2: sandbus.v1.WalkRequest.meta:type_name -> sandbus.v1.RequestMeta
+	2,  // 3: sandbus.v1.WalkRequest.scope:type_name -> sandbus.v1.SearchScope
+	17, // 4: sandbus.v1.WalkResponse.error:type_name -> sandbus.v1.Error
+	4,  // 5: sandbus.v1.WalkResponse.entries:type_name -> sandbus.v1.WalkEntry
+	3,  // 6: sandbus.v1.WalkResponse.skipped:type_name -> sandbus.v1.SearchSkipped
+	16, // 7: sandbus.v1.GlobRequest.meta:type_name -> sandbus.v1.RequestMeta
+	2,  // 8: sandbus.v1.GlobRequest.scope:type_name -> sandbus.v1.SearchScope
+	0,  // 9: sandbus.v1.GlobRequest.case_mode:type_name -> sandbus.v1.CaseMode
+	17, // 10: sandbus.v1.GlobResponse.error:type_name -> sandbus.v1.Error
+	4,  // 11: sandbus.v1.GlobResponse.entries:type_name -> sandbus.v1.WalkEntry
+	3,  // 12: sandbus.v1.GlobResponse.skipped:type_name -> sandbus.v1.SearchSkipped
+	16, // 13: sandbus.v1.GrepRequest.meta:type_name -> sandbus.v1.RequestMeta
+	2,  // 14: sandbus.v1.GrepRequest.scope:type_name -> sandbus.v1.SearchScope
+	0,  // 15: sandbus.v1.GrepRequest.case_mode:type_name -> sandbus.v1.CaseMode
+	1,  // 16: sandbus.v1.GrepRequest.mode:type_name -> sandbus.v1.GrepMode
+	10, // 17: sandbus.v1.GrepFile.lines:type_name -> sandbus.v1.GrepLine
+	17, // 18: sandbus.v1.GrepResponse.error:type_name -> sandbus.v1.Error
+	11, // 19: sandbus.v1.GrepResponse.files:type_name -> sandbus.v1.GrepFile
+	3,  // 20: sandbus.v1.GrepResponse.skipped:type_name -> sandbus.v1.SearchSkipped
+	16, // 21: sandbus.v1.ResolveRequest.meta:type_name -> sandbus.v1.RequestMeta
+	17, // 22: sandbus.v1.ResolveResponse.error:type_name -> sandbus.v1.Error
+	15, // 23: sandbus.v1.ResolveResponse.type:type_name -> sandbus.v1.FileType
+	24, // [24:24] is the sub-list for method output_type
+	24, // [24:24] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_sandbus_v1_search_proto_init() }
