@@ -105,6 +105,7 @@ func syntaxError(pattern string, err error) error {
 type matcher struct {
 	p    *pattern
 	find *finder // nil: there is no literal
+	dfa  *dfa    // nil: there is no expression, or it is too large
 	text []byte
 }
 
@@ -112,6 +113,9 @@ func newMatcher(p *pattern) *matcher {
 	m := &matcher{p: p}
 	if len(p.lits.list) > 0 {
 		m.find = newFinder(p.lits)
+	}
+	if p.re != nil {
+		m.dfa = newDFA(p.re.String())
 	}
 	return m
 }
@@ -129,22 +133,24 @@ type hit struct{ line, end, from, to int }
 // next finds the first line that matches, at or behind pos, which is the start of a line.
 func (m *matcher) next(pos int) (hit, bool) {
 	for pos < len(m.text) {
-		h := hit{line: pos}
-		at := pos
-		if m.find != nil {
-			var n int
-			if at, n = m.find.next(pos); at < 0 {
-				return hit{}, false
-			}
-			h.line = pos + bytes.LastIndexByte(m.text[pos:at], '\n') + 1
-			h.from, h.to = at, at+n
+		at, n := pos, 0
+		switch {
+		case m.find != nil:
+			at, n = m.find.next(pos)
+		case m.dfa != nil:
+			at = m.dfa.find(m.text, pos)
 		}
-		h.end = len(m.text)
-		if i := bytes.IndexByte(m.text[at:], '\n'); i >= 0 {
-			h.end = at + i
+		if at < 0 {
+			return hit{}, false
 		}
+		h := hit{line: pos + bytes.LastIndexByte(m.text[pos:at], '\n') + 1, from: at, to: at + n}
+		h.end = lineEnd(m.text, at)
 		if m.p.exact {
 			return h, true
+		}
+		if m.find != nil && m.dfa != nil && h.end > h.line && m.dfa.find(m.text[h.line:h.end], 0) < 0 {
+			pos = h.end + 1
+			continue
 		}
 		if loc := m.p.re.FindIndex(m.text[h.line:h.end]); loc != nil {
 			h.from, h.to = h.line+loc[0], h.line+loc[1]

@@ -170,6 +170,10 @@ func FuzzGrep(f *testing.F) {
 	f.Add("^a*$", "aaa\n\nb\n", false)
 	f.Add("[ab]c?d+", "xacdd\r\nbd", true)
 	f.Add(`\bx\B`, "xy\nyx\n", false)
+	f.Add(`[^a]$|^\W`, "\xff\u00e9\n\n a", true)
+	f.Add(`(?s:.)\pL{2,}x*?$`, "a\u00e9\u65e5x\r\n\u212a", true)
+	f.Add(`\A\z|(?m:^b$)`, "a\n\nb", false)
+	f.Add(`a*\Bb+\b.c`, "aab c\nab", false)
 	f.Fuzz(func(t *testing.T, expr, text string, fold bool) {
 		req := &sandbusv1.GrepRequest{Pattern: expr}
 		if fold {
@@ -189,6 +193,9 @@ func FuzzGrep(f *testing.F) {
 				return // one literal: there is nothing to compare with
 			}
 			m := newMatcher(c.p)
+			if c.p == plain {
+				m.dfa = nil
+			}
 			m.reset([]byte(text))
 			for pos := 0; ; {
 				h, ok := m.next(pos)
