@@ -72,30 +72,31 @@ func (r *Root) Grep(ctx context.Context, req *sandbusv1.GrepRequest) (*sandbusv1
 		return nil, err
 	}
 	abs := r.abs(given)
-	fd, err := opened(unix.AT_FDCWD, abs, 0)
+	f, err := r.open(abs, 0)
 	if err != nil {
-		return nil, wrap(ctx, "grep", given, err)
+		return nil, r.wrap(ctx, "grep", given, err)
 	}
+	fd := int(f.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		_ = unix.Close(fd) // read only
-		return nil, wrap(ctx, "grep", given, err)
+		_ = f.Close() // read only
+		return nil, r.wrap(ctx, "grep", given, err)
 	}
 	a := &answer{g: g, resp: &sandbusv1.GrepResponse{Limit: int32(g.limit)}}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFDIR:
-		if err := g.tree(ctx, newDir(fd, abs), a); err != nil {
-			return nil, wrap(ctx, "grep", given, err)
+		if err := g.tree(ctx, r, newDir(f, abs), a); err != nil {
+			return nil, r.wrap(ctx, "grep", given, err)
 		}
 	case unix.S_IFREG:
 		res := newScanner(g).file(ctx, fd)
-		_ = unix.Close(fd) // read only
+		_ = f.Close() // read only
 		if err := context.Cause(ctx); err != nil {
-			return nil, wrap(ctx, "grep", given, err)
+			return nil, r.wrap(ctx, "grep", given, err)
 		}
 		a.add(filepath.Base(given), res)
 	default:
-		_ = unix.Close(fd) // read only
+		_ = f.Close() // read only
 		return nil, &bus.Error{Code: sandbusv1.Code_CODE_NOT_REGULAR, Path: given, Message: given + ": is no regular file and no directory"}
 	}
 	a.resp.Skipped = a.skipped.message()
@@ -112,7 +113,7 @@ type batch struct {
 }
 
 // tree searches all files below a root, which it closes.
-func (g *grep) tree(ctx context.Context, root *dir, a *answer) error {
+func (g *grep) tree(ctx context.Context, r *Root, root *dir, a *answer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := &pipeline{
@@ -124,7 +125,7 @@ func (g *grep) tree(ctx context.Context, root *dir, a *answer) error {
 	p.turn.L = &p.mu
 	defer context.AfterFunc(ctx, p.wake)()
 	var all sync.WaitGroup
-	w := &walker{ctx: ctx, scope: g.scope, emit: p.take}
+	w := &walker{ctx: ctx, root: r, scope: g.scope, emit: p.take}
 	all.Go(func() { p.walk(w, root) })
 	for range max(1, runtime.GOMAXPROCS(0)) {
 		all.Go(p.search)

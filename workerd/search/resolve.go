@@ -46,31 +46,30 @@ func (r *Root) Resolve(req *sandbusv1.ResolveRequest) (*sandbusv1.ResolveRespons
 	if err != nil {
 		return nil, err
 	}
-	if !req.GetExact() && !there(path) {
-		path = firstThere(path, similar(path), r.at(dir, given))
+	if !req.GetExact() && !r.there(path) {
+		path = r.firstThere(path, r.similar(path), r.at(dir, given))
 	}
 	resp := &sandbusv1.ResolveResponse{}
 	resp.Path, resp.PathRaw = bus.ToText(path)
-	var st unix.Stat_t
-	stat := func(call func(string, *unix.Stat_t) error) bool {
-		return ignoringEINTR(func() error { return call(path, &st) }) == nil
+	mode, size, err := r.look(path, true)
+	if err != nil { // a broken link is something, too; why nothing can be seen is for the operation itself to say
+		mode, size, err = r.look(path, false)
 	}
-	// A broken link is something, too. Why nothing can be seen is for the operation itself to say.
-	if stat(unix.Stat) || stat(unix.Lstat) {
-		resp.Exists, resp.Type, resp.Size = true, fileType(st.Mode), st.Size
+	if err == nil {
+		resp.Exists, resp.Type, resp.Size = true, fileType(mode), size
 	}
 	return resp, nil
 }
 
-func there(path string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(path, &st) == nil
+func (r *Root) there(path string) bool {
+	_, _, err := r.look(path, false)
+	return err == nil
 }
 
 // firstThere is the first of the others that exists, else the path.
-func firstThere(path string, others ...string) string {
+func (r *Root) firstThere(path string, others ...string) string {
 	for _, o := range others {
-		if there(o) {
+		if r.there(o) {
 			return o
 		}
 	}
@@ -101,12 +100,12 @@ func (r *Root) expand(dir, path string) (string, error) {
 }
 
 // similar is the path with each name that does not exist replaced by one that looks the same.
-func similar(path string) string {
+func (r *Root) similar(path string) string {
 	now := ""
 	for part := range strings.SplitSeq(strings.TrimPrefix(path, "/"), "/") {
 		next := now + "/" + part
-		if part != "" && part != "." && part != ".." && !there(next) {
-			if name, ok := lookAlike(now+"/", part); ok {
+		if part != "" && part != "." && part != ".." && !r.there(next) {
+			if name, ok := r.lookAlike(now+"/", part); ok {
 				next = now + "/" + name
 			}
 		}
@@ -115,12 +114,11 @@ func similar(path string) string {
 	return now
 }
 
-func lookAlike(dir, name string) (string, bool) {
-	fd, err := opened(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
+func (r *Root) lookAlike(dir, name string) (string, bool) {
+	d, err := r.open(dir, unix.O_DIRECTORY)
 	if err != nil {
 		return "", false
 	}
-	d := os.NewFile(uintptr(fd), dir)
 	defer func() { _ = d.Close() }() // read only
 	names, err := d.Readdirnames(-1)
 	if err != nil {

@@ -1,6 +1,7 @@
 package search
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -65,40 +66,44 @@ func (l *level) decide(abs string, isDir bool) gitignore.Decision {
 
 // ancestors are the ignore files above a root, up to the repository that it is in. abs has no links in it.
 func (w *walker) ancestors(abs string) *level {
-	if hasGit(abs) {
+	if w.hasGit(abs) {
 		return nil
 	}
 	var dirs []string
-	for dir := abs; dir != "/"; {
+	for dir := abs; dir != "/" && !w.root.isTop(dir); {
 		dir = filepath.Dir(dir)
 		dirs = append(dirs, dir)
-		if hasGit(dir) {
+		if w.hasGit(dir) {
 			break
 		}
 	}
 	var l *level
 	for _, dir := range slices.Backward(dirs) {
-		l = w.ignoreFile(unix.AT_FDCWD, filepath.Join(dir, ".gitignore"), dir, l)
+		name := filepath.Join(dir, ".gitignore")
+		if mode, _, err := w.root.look(name, false); err == nil && mode&unix.S_IFMT == unix.S_IFREG {
+			f, err := w.root.open(name, 0)
+			l = w.ignoreFile(f, err, dir, l)
+		}
 	}
 	return l
 }
 
-func hasGit(dir string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(filepath.Join(dir, ".git"), &st) == nil
+func (w *walker) hasGit(dir string) bool {
+	_, _, err := w.root.look(filepath.Join(dir, ".git"), false)
+	return err == nil
 }
 
-// ignoreFile reads an ignore file of dir, which may be missing. As in git a link there does not count.
-func (w *walker) ignoreFile(dirfd int, name, dir string, parent *level) *level {
-	fd, err := opened(dirfd, name, unix.O_NOFOLLOW)
+// ignoreFile reads an ignore file of dir, which it closes; err is why it is not open. As in git a link there does not
+// count.
+func (w *walker) ignoreFile(f *os.File, err error, dir string, parent *level) *level {
 	if err != nil {
-		if err != unix.ENOENT && err != unix.ELOOP { //nolint:errorlint // unix returns the bare number
+		if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ELOOP) {
 			w.skipped.ignoreFiles++
 		}
 		return parent
 	}
-	f := os.NewFile(uintptr(fd), name)
 	defer func() { _ = f.Close() }() // read only
+	fd := int(f.Fd())
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return parent

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"syscall"
 
@@ -13,14 +12,6 @@ import (
 	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 )
-
-// Root is a sandbox's file tree as searches see it.
-type Root struct {
-	dir string // where relative paths begin; absolute
-}
-
-// New serves paths; relative ones begin at dir, which must be absolute.
-func New(dir string) *Root { return &Root{dir: dir} }
 
 const (
 	// maxPath is the longest path, in bytes (PATH_MAX without its NUL).
@@ -70,14 +61,6 @@ func checkPath(path string) error {
 	return nil
 }
 
-// abs is a path as the system takes it.
-func (r *Root) abs(path string) string {
-	if filepath.IsAbs(path) {
-		return path
-	}
-	return r.dir + "/" + path
-}
-
 var codes = map[syscall.Errno]sandbusv1.Code{
 	unix.ENOENT:  sandbusv1.Code_CODE_NOT_FOUND,
 	unix.EACCES:  sandbusv1.Code_CODE_PERMISSION,
@@ -86,9 +69,12 @@ var codes = map[syscall.Errno]sandbusv1.Code{
 }
 
 // wrap gives an error its code: that of a system error, or aborted when ctx has ended.
-func wrap(ctx context.Context, verb, given string, err error) error {
+func (r *Root) wrap(ctx context.Context, verb, given string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if r.cage != nil && leadsOut(err) {
+		return r.refusal(verb, given)
 	}
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, cause) {
 		if be, ok := errors.AsType[*bus.Error](cause); ok {
@@ -123,10 +109,13 @@ func ignoringEINTR(f func() error) error {
 	}
 }
 
-// opened opens a file without waiting for anybody: a FIFO opens at once, a device does not become the terminal.
+// openFlags wait for nobody: a FIFO opens at once, a device does not become the terminal.
+const openFlags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC | unix.O_NOCTTY
+
+// opened opens a file.
 func opened(dirfd int, name string, flags int) (fd int, err error) {
 	err = ignoringEINTR(func() (err error) {
-		fd, err = unix.Openat(dirfd, name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY|flags, 0)
+		fd, err = unix.Openat(dirfd, name, openFlags|flags, 0)
 		return err
 	})
 	return fd, err

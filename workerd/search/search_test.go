@@ -119,13 +119,13 @@ func TestAbort(t *testing.T) {
 	for _, after := range []int{0, 1, 200} {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		n := 0
-		w := &walker{ctx: ctx, scope: scope{list: mustScope(t).list, depth: maxDepth}, emit: func(entry) error {
+		w := &walker{ctx: ctx, root: New(dir), scope: scope{list: mustScope(t).list, depth: maxDepth}, emit: func(entry) error {
 			if n++; n >= after {
 				cancel(bus.ErrAborted)
 			}
 			return nil
 		}}
-		root, err := openRoot(dir)
+		root, err := New(dir).openDir(dir)
 		require.NoError(t, err)
 		require.ErrorIs(t, w.walk(root), bus.ErrAborted)
 		require.Less(t, n, 1000)
@@ -219,4 +219,63 @@ func FuzzResolve(f *testing.F) {
 		}
 		require.True(t, strings.HasPrefix(bus.FromText(resp.GetPath(), resp.GetPathRaw()), "/"))
 	})
+}
+
+// TestConfined holds that nothing outside of a confined root is seen, by whatever way it is named.
+func TestConfined(t *testing.T) {
+	outer := t.TempDir()
+	dir := filepath.Join(outer, "in")
+	write := func(name, text string) {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(outer, name)), 0o755))
+		require.NoError(t, os.WriteFile(filepath.Join(outer, name), []byte(text), 0o600))
+	}
+	write(".gitignore", "seen.txt\n") // is outside and does not count
+	write("out/secret.txt", "SECRET\n")
+	write("in/sub/seen.txt", "SECRET of our own\n")
+	write("in/.gitignore", "not-seen.txt\n")
+	write("in/sub/not-seen.txt", "SECRET\n")
+	require.NoError(t, os.Symlink("../../out", filepath.Join(dir, "sub/up")))
+	require.NoError(t, os.Symlink(filepath.Join(outer, "out/secret.txt"), filepath.Join(dir, "sub/abs")))
+	require.NoError(t, os.Symlink("seen.txt", filepath.Join(dir, "sub/own")))
+	require.NoError(t, os.Symlink("in", filepath.Join(outer, "alias")))
+	for _, name := range []string{dir, filepath.Join(outer, "alias")} {
+		r, err := Open(Config{Dir: filepath.Join(name, "sub"), Root: name})
+		require.NoError(t, err)
+		t.Cleanup(func() { require.NoError(t, r.Close()) })
+		for _, path := range []string{".", "..", name, name + "/sub", "../sub/."} {
+			resp, err := r.Grep(t.Context(), &sandbusv1.GrepRequest{Path: path, Pattern: "SECRET"})
+			require.NoError(t, err, path)
+			require.Len(t, resp.GetFiles(), 1, path)
+			require.Equal(t, "SECRET of our own", resp.GetFiles()[0].GetLines()[0].GetText())
+		}
+		walk, err := r.Walk(t.Context(), &sandbusv1.WalkRequest{Path: ".", Targets: true})
+		require.NoError(t, err)
+		for i, want := range []struct {
+			path   string
+			target sandbusv1.FileType
+		}{{"abs", 0}, {"own", sandbusv1.FileType_FILE_TYPE_REGULAR}, {"seen.txt", 0}, {"up", 0}} {
+			require.Equal(t, want.path, walk.GetEntries()[i].GetPath())
+			require.Equal(t, want.target, walk.GetEntries()[i].GetTargetType(), want.path)
+		}
+		for _, path := range []string{"../..", "/", outer, filepath.Join(outer, "out/secret.txt"), "up", "abs", "up/secret.txt", name + "/../out"} {
+			_, err := r.Grep(t.Context(), &sandbusv1.GrepRequest{Path: path, Pattern: "SECRET"})
+			require.ErrorContains(t, err, "(rule: root)", path)
+			be, ok := errors.AsType[*bus.Error](err)
+			require.True(t, ok)
+			require.Equal(t, sandbusv1.Code_CODE_PERMISSION, be.Code)
+			_, err = r.Glob(t.Context(), &sandbusv1.GlobRequest{Path: path, Pattern: "*"})
+			require.ErrorContains(t, err, "(rule: root)", path)
+			resp, err := r.Resolve(&sandbusv1.ResolveRequest{Path: path})
+			require.NoError(t, err)
+			require.NotEqual(t, sandbusv1.FileType_FILE_TYPE_REGULAR, resp.GetType(), path)
+			require.Less(t, resp.GetSize(), int64(200), path)
+		}
+		resp, err := r.Resolve(&sandbusv1.ResolveRequest{Path: "@seen.txt"})
+		require.NoError(t, err)
+		require.True(t, resp.GetExists())
+	}
+	_, err := Open(Config{Dir: outer, Root: dir})
+	require.ErrorContains(t, err, "want one below the root")
+	_, err = Open(Config{Dir: dir, Root: filepath.Join(dir, "nowhere")})
+	require.ErrorContains(t, err, "nowhere")
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -51,8 +50,8 @@ type dir struct {
 	refs  atomic.Int32
 }
 
-func newDir(fd int, path string) *dir {
-	d := &dir{f: os.NewFile(uintptr(fd), path), fd: fd, path: path}
+func newDir(f *os.File, path string) *dir {
+	d := &dir{f: f, fd: int(f.Fd()), path: path}
 	d.refs.Store(1)
 	return d
 }
@@ -76,6 +75,7 @@ func (e entry) isDir() bool { return e.typ == sandbusv1.FileType_FILE_TYPE_DIREC
 // walker goes through a tree in order.
 type walker struct {
 	ctx     context.Context //nolint:containedctx // the walk's own life
+	root    *Root
 	scope   scope
 	skipped skipped
 	base    int    // length of the root's absolute path with its slash
@@ -87,13 +87,13 @@ type walker struct {
 // errStop ends a walk early and is no failure.
 var errStop = errors.New("enough was found")
 
-// openRoot opens the directory that a search begins with.
-func openRoot(abs string) (*dir, error) {
-	fd, err := opened(unix.AT_FDCWD, abs, unix.O_DIRECTORY)
+// openDir opens the directory that a search begins with.
+func (r *Root) openDir(abs string) (*dir, error) {
+	f, err := r.open(abs, unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
-	return newDir(fd, abs), nil
+	return newDir(f, abs), nil
 }
 
 // walk goes through a root, which it closes.
@@ -101,7 +101,7 @@ func (w *walker) walk(root *dir) error {
 	defer root.release()
 	if w.scope.gitignore {
 		// The rules of the directories above are those of the place where the root really is.
-		if real, err := filepath.EvalSymlinks(root.path); err == nil && filepath.IsAbs(real) {
+		if real, ok := w.root.real(root.path); ok {
 			root.path = real
 			root.level = w.ancestors(real)
 		}
@@ -148,7 +148,12 @@ func (w *walker) enter(d *dir, entries []fs.DirEntry) {
 		d.level = nil // another repository begins here
 	}
 	if has(".gitignore") {
-		d.level = w.ignoreFile(d.fd, ".gitignore", d.path, d.level)
+		fd, err := opened(d.fd, ".gitignore", unix.O_NOFOLLOW)
+		var f *os.File
+		if err == nil {
+			f = os.NewFile(uintptr(fd), ".gitignore")
+		}
+		d.level = w.ignoreFile(f, err, d.path, d.level)
 	}
 }
 
@@ -188,7 +193,7 @@ func (w *walker) entry(d *dir, prefix string, de fs.DirEntry) error {
 		}
 		return nil
 	}
-	child := newDir(fd, path)
+	child := newDir(os.NewFile(uintptr(fd), path), path)
 	defer child.release()
 	child.level, child.depth = d.level, d.depth+1
 	return w.visit(child)
@@ -253,6 +258,8 @@ type listing struct {
 	details bool
 	targets bool
 	keep    func(entry) bool
+	root    *Root
+	path    string // of the walk's root, absolute
 	entries []*sandbusv1.WalkEntry
 	more    bool
 }
@@ -265,13 +272,14 @@ func (r *Root) list(ctx context.Context, verb, given string, m *sandbusv1.Search
 	if err != nil {
 		return nil, err
 	}
-	root, err := openRoot(r.abs(given))
+	root, err := r.openDir(r.abs(given))
 	if err != nil {
-		return nil, wrap(ctx, verb, given, err)
+		return nil, r.wrap(ctx, verb, given, err)
 	}
-	w := &walker{ctx: ctx, scope: s, after: after, emit: l.add}
+	l.root, l.path = r, root.path
+	w := &walker{ctx: ctx, root: r, scope: s, after: after, emit: l.add}
 	if err := w.walk(root); err != nil && !errors.Is(err, errStop) {
-		return nil, wrap(ctx, verb, given, err)
+		return nil, r.wrap(ctx, verb, given, err)
 	}
 	return &w.skipped, nil
 }
@@ -294,9 +302,8 @@ func (l *listing) add(e entry) error {
 		out.Size, out.Mode, out.MtimeNs = st.Size, st.Mode&0o7777, st.Mtim.Nano()
 	}
 	if l.targets && e.typ == sandbusv1.FileType_FILE_TYPE_SYMLINK {
-		var st unix.Stat_t
-		if unix.Fstatat(e.dir.fd, e.name, &st, 0) == nil {
-			out.TargetType = fileType(st.Mode)
+		if mode, _, err := l.root.look(strings.TrimSuffix(l.path, "/")+"/"+e.rel, true); err == nil {
+			out.TargetType = fileType(mode)
 		}
 	}
 	l.entries = append(l.entries, out)
