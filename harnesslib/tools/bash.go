@@ -41,11 +41,11 @@ func (s shell) Run(ctx context.Context, c Command) error {
 
 // BashParams are of Bash.
 type BashParams struct {
-	Command string
-	Timeout *float64 // in seconds; nil means none
+	Command string   `json:"command"`
+	Timeout *float64 `json:"timeout,omitempty"` // in seconds; nil means none
 	// OnUpdate gets the end of the output so far, at most every 100 ms and never twice at once; nil means nobody. While
 	// it runs the command may be held back.
-	OnUpdate func(text string)
+	OnUpdate func(text string) `json:"-"`
 }
 
 // BashResult is what a command printed.

@@ -29,8 +29,8 @@ type Editor interface {
 // EditParams are of Edit. They unmarshal from all forms that models send: edits as a list or as a string of JSON, or one
 // pair of oldText and newText beside the path.
 type EditParams struct {
-	Path  string
-	Edits []Replacement
+	Path  string        `json:"path"`
+	Edits []Replacement `json:"edits"`
 }
 
 // UnmarshalJSON implements json.Unmarshaler.

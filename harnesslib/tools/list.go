@@ -13,8 +13,8 @@ import (
 
 // LsParams are of Ls.
 type LsParams struct {
-	Path  string // a directory; empty means the session's
-	Limit int    // entries at most; zero means 500
+	Path  string `json:"path,omitempty"`  // a directory; empty means the session's
+	Limit int    `json:"limit,omitempty"` // entries at most; zero means 500
 }
 
 // LsResult is a directory's content.

@@ -14,9 +14,9 @@ import (
 
 // ReadParams are of Read.
 type ReadParams struct {
-	Path   string
-	Offset int // the first line, from 1; zero and below mean the start
-	Limit  int // lines at most; zero means as many as the tool shows
+	Path   string `json:"path"`
+	Offset int    `json:"offset,omitempty"` // the first line, from 1; zero and below mean the start
+	Limit  int    `json:"limit,omitempty"`  // lines at most; zero means as many as the tool shows
 }
 
 // ReadResult is a file's text or its image.

@@ -11,9 +11,9 @@ import (
 
 // FindParams are of Find.
 type FindParams struct {
-	Pattern string // a glob: without "/" it matches names, with "/" the path below the root
-	Path    string // the root; empty means the session's directory
-	Limit   int    // results at most; zero means 1,000
+	Pattern string `json:"pattern"`         // a glob: without "/" it matches names, with "/" the path below the root
+	Path    string `json:"path,omitempty"`  // the root; empty means the session's directory
+	Limit   int    `json:"limit,omitempty"` // results at most; zero means 1,000
 }
 
 // FindResult is what Find found.
@@ -70,13 +70,13 @@ func (t *Tools) Find(ctx context.Context, p FindParams) (*FindResult, error) {
 
 // GrepParams are of Grep.
 type GrepParams struct {
-	Pattern    string // a regular expression in RE2 syntax
-	Path       string // a file or a directory; empty means the session's directory
-	Glob       string // which files, as of Find with case; empty means all
-	IgnoreCase bool
-	Literal    bool // the pattern is no expression
-	Context    int  // lines before and behind each match
-	Limit      int  // matches in all at most; zero means 100
+	Pattern    string `json:"pattern"`        // a regular expression in RE2 syntax
+	Path       string `json:"path,omitempty"` // a file or a directory; empty means the session's directory
+	Glob       string `json:"glob,omitempty"` // which files, as of Find with case; empty means all
+	IgnoreCase bool   `json:"ignoreCase,omitempty"`
+	Literal    bool   `json:"literal,omitempty"` // the pattern is no expression
+	Context    int    `json:"context,omitempty"` // lines before and behind each match
+	Limit      int    `json:"limit,omitempty"`   // matches in all at most; zero means 100
 }
 
 // GrepResult is what Grep found.

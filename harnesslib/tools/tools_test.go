@@ -270,3 +270,24 @@ func FuzzEditParams(f *testing.F) {
 		_ = json.Unmarshal(data, &p) // must not panic
 	})
 }
+
+// TestParamNames holds that parameters have the names that models know.
+func TestParamNames(t *testing.T) {
+	timeout := 1.0
+	for _, c := range []struct {
+		p    any
+		want string
+	}{
+		{ReadParams{"p", 1, 2}, `{"path":"p","offset":1,"limit":2}`},
+		{WriteParams{"p", "c"}, `{"path":"p","content":"c"}`},
+		{EditParams{"p", []Replacement{{"a", "b"}}}, `{"path":"p","edits":[{"oldText":"a","newText":"b"}]}`},
+		{LsParams{"p", 1}, `{"path":"p","limit":1}`},
+		{FindParams{"x", "p", 1}, `{"pattern":"x","path":"p","limit":1}`},
+		{GrepParams{"x", "p", "g", true, true, 1, 2}, `{"pattern":"x","path":"p","glob":"g","ignoreCase":true,"literal":true,"context":1,"limit":2}`},
+		{BashParams{Command: "c", Timeout: &timeout}, `{"command":"c","timeout":1}`},
+	} {
+		got, err := json.Marshal(c.p)
+		require.NoError(t, err)
+		require.JSONEq(t, c.want, string(got))
+	}
+}

@@ -10,8 +10,8 @@ import (
 
 // WriteParams are of Write.
 type WriteParams struct {
-	Path    string
-	Content string
+	Path    string `json:"path"`
+	Content string `json:"content"`
 }
 
 // WriteResult is what Write did.
