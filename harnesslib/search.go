@@ -82,7 +82,7 @@ type Entry struct {
 // Listing is what Walk and Glob found, in the order of a walk whose every directory is sorted by the bytes of its names.
 type Listing struct {
 	Entries []Entry
-	More    bool // the limit cut the listing
+	More    bool // the limit, or the bound of 16 MiB of paths, cut the listing
 	Limit   int  // the limit that held
 	Skipped Skipped
 }
@@ -207,7 +207,7 @@ type GrepResult struct {
 	Files    []GrepFile
 	Matches  int64 // the sum of the files'
 	Searched int64 // files that were read
-	More     bool  // there are more matches than the limit, or than 8 MiB of text
+	More     bool  // there are more matches than the limit, or than 8 MiB of paths and text
 	Full     bool  // it was the 8 MiB
 	Limit    int   // the limit that held
 	Skipped  Skipped

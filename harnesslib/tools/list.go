@@ -31,6 +31,8 @@ const (
 	lsLimit = 500
 	// walkPage is how many entries one request asks for.
 	walkPage = 100_000
+	// maxLs bounds a directory that is listed, in entries: it is sorted in memory, and the sandbox is not trusted.
+	maxLs = 1_000_000
 )
 
 // Ls lists a directory, sorted without regard to case, dotfiles included, "/" behind directories and links to such.
@@ -57,6 +59,9 @@ func (t *Tools) Ls(ctx context.Context, p LsParams) (*LsResult, error) {
 			entries = append(entries, l.Entries...)
 			if !l.More || len(l.Entries) == 0 {
 				return nil
+			}
+			if len(entries) >= maxLs {
+				return refuse("ls %s: has more than %d entries. Use find with a pattern", printable(p.Path), maxLs)
 			}
 			opts.After = l.Entries[len(l.Entries)-1].Path
 		}

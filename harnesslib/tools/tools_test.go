@@ -291,3 +291,12 @@ func TestParamNames(t *testing.T) {
 		require.JSONEq(t, c.want, string(got))
 	}
 }
+
+// TestLsEndless holds that a sandbox that always has one more page does not hold us for ever.
+func TestLsEndless(t *testing.T) {
+	s := &fakeSearcher{listing: &harnesslib.Listing{Entries: entries(50_000, "f%05d"), More: true}}
+	_, err := New(Config{Searcher: s}).Ls(t.Context(), LsParams{Path: "d"})
+	require.EqualError(t, err, "ls d: has more than 1000000 entries. Use find with a pattern")
+	require.Len(t, s.walk, 20)
+	require.Equal(t, "f49999", s.walk[19].After)
+}

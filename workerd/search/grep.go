@@ -362,8 +362,8 @@ func (a *answer) add(rel string, r fileResult) bool {
 	case r.failed:
 		a.skipped.addUnreadable(rel)
 	}
-	if r.matches > 0 && a.full() {
-		a.resp.More = true
+	if r.matches > 0 && (a.full() || a.bytes > maxAnswerBytes) {
+		a.resp.More, a.resp.Full = true, !a.full()
 		return false
 	}
 	if !r.failed {
@@ -375,6 +375,7 @@ func (a *answer) add(rel string, r fileResult) bool {
 	}
 	f := &sandbusv1.GrepFile{Matches: int64(r.matches)}
 	f.Path, f.PathRaw = bus.ToText(rel)
+	a.bytes += len(rel)
 	switch a.g.mode {
 	case sandbusv1.GrepMode_GREP_MODE_FILES:
 		f.Matches = 0

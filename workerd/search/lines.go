@@ -127,7 +127,9 @@ func (r *reader) fill(buf []byte) (n int, eof bool, err error) {
 			return n, false, err
 		}
 		r.got += int64(k)
-		over := k == 0 || (k < len(buf)-n && r.size > 0 && r.got >= r.size) // files of /proc say that they are empty
+		// Files of /proc say that they are empty. What is added to a file while it is searched is left for the next time:
+		// somebody may write as fast as this reads.
+		over := k == 0 || (r.size > 0 && r.got >= r.size)
 		if r.skipping {
 			i := bytes.IndexByte(buf[n:n+k], '\n')
 			if i < 0 {

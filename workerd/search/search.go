@@ -31,6 +31,7 @@ const (
 	defaultLine    = 2000
 	maxLine        = 65_536
 	maxAnswerBytes = 8 << 20
+	maxPathBytes   = 16 << 20
 )
 
 func invalid(format string, args ...any) error {

@@ -279,3 +279,19 @@ func TestConfined(t *testing.T) {
 	_, err = Open(Config{Dir: dir, Root: filepath.Join(dir, "nowhere")})
 	require.ErrorContains(t, err, "nowhere")
 }
+
+// TestGrepPathsAreBounded holds that long paths count as long texts do.
+func TestGrepPathsAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	deep := strings.Repeat(strings.Repeat("d", 250)+"/", 14)
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, deep), 0o755))
+	for i := range 3000 {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, deep, fmt.Sprint(10_000+i)), []byte("x"), 0o600))
+	}
+	resp, err := New(dir).Grep(t.Context(), &sandbusv1.GrepRequest{Path: ".", Pattern: "x", Limit: maxMatches, Mode: sandbusv1.GrepMode_GREP_MODE_FILES})
+	require.NoError(t, err)
+	require.True(t, resp.GetFull())
+	require.True(t, resp.GetMore())
+	require.Len(t, resp.GetFiles(), maxAnswerBytes/len(deep+"10000")+1)
+	require.Equal(t, int64(len(resp.GetFiles())), resp.GetSearched())
+}

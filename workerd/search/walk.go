@@ -261,6 +261,7 @@ type listing struct {
 	root    *Root
 	path    string // of the walk's root, absolute
 	entries []*sandbusv1.WalkEntry
+	bytes   int // of their paths
 	more    bool
 }
 
@@ -288,7 +289,7 @@ func (l *listing) add(e entry) error {
 	if !l.keep(e) {
 		return nil
 	}
-	if len(l.entries) == l.limit {
+	if len(l.entries) == l.limit || l.bytes > maxPathBytes {
 		l.more = true
 		return errStop
 	}
@@ -307,5 +308,6 @@ func (l *listing) add(e entry) error {
 		}
 	}
 	l.entries = append(l.entries, out)
+	l.bytes += len(e.rel)
 	return nil
 }

@@ -554,7 +554,7 @@ type WalkResponse struct {
 	// entries are in the order of a walk whose every directory is sorted by the bytes of its names; a directory comes
 	// before what is in it.
 	Entries []*WalkEntry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
-	// more says that the limit cut the answer.
+	// more says that the limit, or the bound of 16 MiB of paths, cut the answer.
 	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	// limit is the limit that held.
 	Limit int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -755,7 +755,7 @@ type GlobResponse struct {
 	Error *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	// entries are in the order of fs.walk.
 	Entries []*WalkEntry `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
-	// more says that the limit cut the answer.
+	// more says that the limit, or the bound of 16 MiB of paths, cut the answer.
 	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	// limit is the limit that held.
 	Limit int32 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -1188,11 +1188,11 @@ type GrepResponse struct {
 	Matches int64 `protobuf:"varint,3,opt,name=matches,proto3" json:"matches,omitempty"`
 	// searched is how many files were read, up to the last that is reported when there are more.
 	Searched int64 `protobuf:"varint,4,opt,name=searched,proto3" json:"searched,omitempty"`
-	// more says that the limit, or the bound of 8 MiB of text, cut the answer: there are more matches.
+	// more says that the limit, or the bound of 8 MiB of paths and text, cut the answer: there are more matches.
 	More bool `protobuf:"varint,5,opt,name=more,proto3" json:"more,omitempty"`
 	// limit is the limit that held.
 	Limit int32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
-	// full says that it was the bound of 8 MiB of text.
+	// full says that it was the bound of 8 MiB of paths and text.
 	Full bool `protobuf:"varint,7,opt,name=full,proto3" json:"full,omitempty"`
 	// skipped counts what was left out, up to the last file when there are more.
 	Skipped       *SearchSkipped `protobuf:"bytes,8,opt,name=skipped,proto3" json:"skipped,omitempty"`
