@@ -360,10 +360,20 @@ func TestC64Grep(t *testing.T) {
 		}
 	})
 	t.Run("an abort ends it", func(t *testing.T) {
-		ctx, cancel := context.WithCancelCause(t.Context())
+		f, err := os.Create(filepath.Join(dir, "endless"))
+		require.NoError(t, err)
+		_, err = f.WriteString(strings.Repeat("no\n", 4000))
+		require.NoError(t, err)
+		require.NoError(t, f.Truncate(1<<42)) // 4 TiB of zeros behind it
+		require.NoError(t, f.Close())
 		why := errors.New("changed my mind")
-		cancel(why)
-		_, err := sb.Grep(ctx, ".", "x", harnesslib.GrepOptions{})
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 200*time.Millisecond, why)
+		defer cancel()
+		began := time.Now()
+		_, err = sb.Grep(ctx, ".", "x", harnesslib.GrepOptions{Globs: []string{"endless"}})
+		require.ErrorIs(t, err, why)
+		require.Less(t, time.Since(began), 5*time.Second) // an abort that nobody confirms takes longer
+		_, err = sb.Grep(ctx, "a.txt", "x", harnesslib.GrepOptions{})
 		require.ErrorIs(t, err, why)
 	})
 }

@@ -72,6 +72,13 @@ func (r *Root) Grep(ctx context.Context, req *sandbusv1.GrepRequest) (*sandbusv1
 		return nil, err
 	}
 	abs := r.abs(given)
+	mode, _, err := r.look(abs, true)
+	if err != nil {
+		return nil, r.wrap(ctx, "grep", given, err)
+	}
+	if t := mode & unix.S_IFMT; t != unix.S_IFREG && t != unix.S_IFDIR { // whose writer would notice an open
+		return nil, notSearched(given)
+	}
 	f, err := r.open(abs, 0)
 	if err != nil {
 		return nil, r.wrap(ctx, "grep", given, err)
@@ -97,10 +104,14 @@ func (r *Root) Grep(ctx context.Context, req *sandbusv1.GrepRequest) (*sandbusv1
 		a.add(filepath.Base(given), res)
 	default:
 		_ = f.Close() // read only
-		return nil, &bus.Error{Code: sandbusv1.Code_CODE_NOT_REGULAR, Path: given, Message: given + ": is no regular file and no directory"}
+		return nil, notSearched(given)
 	}
 	a.resp.Skipped = a.skipped.message()
 	return a.resp, nil
+}
+
+func notSearched(given string) error {
+	return &bus.Error{Code: sandbusv1.Code_CODE_NOT_REGULAR, Path: given, Message: given + ": is no regular file and no directory"}
 }
 
 // batch is some files in order.

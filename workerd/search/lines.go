@@ -63,7 +63,7 @@ func (s *scanner) file(ctx context.Context, fd int) fileResult {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return fileResult{special: true}
 	}
-	r := reader{fd: fd, size: st.Size}
+	r := reader{ctx: ctx, fd: fd, size: st.Size}
 	fill := 0
 	for first := true; ; first = false {
 		n, eof, err := r.fill(s.buf[fill:])
@@ -109,13 +109,14 @@ func (s *scanner) window(r *reader, fill int) int {
 
 // reader reads a regular file.
 type reader struct {
+	ctx      context.Context //nolint:containedctx // for the length of one file
 	fd       int
 	size     int64 // as it was when the file was opened
 	got      int64
 	skipping bool // up to the next newline
 }
 
-// fill reads until buf is full or the file is over.
+// fill reads until buf is full or the file is over, or the search.
 func (r *reader) fill(buf []byte) (n int, eof bool, err error) {
 	for n < len(buf) {
 		var k int
@@ -129,7 +130,7 @@ func (r *reader) fill(buf []byte) (n int, eof bool, err error) {
 		r.got += int64(k)
 		// Files of /proc say that they are empty. What is added to a file while it is searched is left for the next time:
 		// somebody may write as fast as this reads.
-		over := k == 0 || (r.size > 0 && r.got >= r.size)
+		over := k == 0 || r.ctx.Err() != nil || (r.size > 0 && r.got >= r.size)
 		if r.skipping {
 			i := bytes.IndexByte(buf[n:n+k], '\n')
 			if i < 0 {

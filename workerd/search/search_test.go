@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
@@ -294,4 +295,39 @@ func TestGrepPathsAreBounded(t *testing.T) {
 	require.True(t, resp.GetMore())
 	require.Len(t, resp.GetFiles(), maxAnswerBytes/len(deep+"10000")+1)
 	require.Equal(t, int64(len(resp.GetFiles())), resp.GetSearched())
+}
+
+// TestFIFOsAreNotOpened holds that nobody who waits for a reader at a FIFO gets one.
+func TestFIFOsAreNotOpened(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"pipe", ".gitignore", "sub/.gitignore"} {
+		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+		require.NoError(t, unix.Mkfifo(filepath.Join(dir, name), 0o600))
+	}
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "sub/f"), []byte("x\n"), 0o600))
+	events, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Close(events)) })
+	for _, name := range []string{"pipe", ".gitignore", "sub/.gitignore"} {
+		_, err = unix.InotifyAddWatch(events, filepath.Join(dir, name), unix.IN_OPEN)
+		require.NoError(t, err)
+	}
+	for _, path := range []string{".", "sub"} {
+		resp, err := New(dir).Grep(t.Context(), &sandbusv1.GrepRequest{Path: path, Pattern: "x"})
+		require.NoError(t, err)
+		require.Len(t, resp.GetFiles(), 1)
+		require.Positive(t, resp.GetSkipped().GetSpecial())
+		require.Positive(t, resp.GetSkipped().GetIgnoreFiles())
+	}
+	_, err = New(dir).Grep(t.Context(), &sandbusv1.GrepRequest{Path: "pipe", Pattern: "x"})
+	require.ErrorContains(t, err, "no regular file")
+	_, err = New(dir).Walk(t.Context(), &sandbusv1.WalkRequest{Path: "pipe"})
+	require.ErrorContains(t, err, "not a directory")
+	_, err = unix.Read(events, make([]byte, 4096))
+	require.ErrorIs(t, err, unix.EAGAIN, "one was opened")
+	fd, err := opened(unix.AT_FDCWD, filepath.Join(dir, "pipe"), 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(fd))
+	_, err = unix.Read(events, make([]byte, 4096))
+	require.NoError(t, err, "an open goes unnoticed: this test shows nothing")
 }

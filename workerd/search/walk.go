@@ -140,20 +140,26 @@ func (w *walker) visit(d *dir) error {
 
 // enter takes the directory's own rules into account.
 func (w *walker) enter(d *dir, entries []fs.DirEntry) {
-	has := func(name string) bool {
-		_, found := slices.BinarySearchFunc(entries, name, func(e fs.DirEntry, name string) int { return cmp.Compare(e.Name(), name) })
-		return found
+	find := func(name string) (int, bool) {
+		return slices.BinarySearchFunc(entries, name, func(e fs.DirEntry, name string) int { return cmp.Compare(e.Name(), name) })
 	}
-	if d.depth > 0 && has(".git") {
+	if _, found := find(".git"); found && d.depth > 0 {
 		d.level = nil // another repository begins here
 	}
-	if has(".gitignore") {
+	i, found := find(".gitignore")
+	if !found {
+		return
+	}
+	switch t := entries[i].Type(); {
+	case t.IsRegular():
 		fd, err := opened(d.fd, ".gitignore", unix.O_NOFOLLOW)
 		var f *os.File
 		if err == nil {
 			f = os.NewFile(uintptr(fd), ".gitignore")
 		}
 		d.level = w.ignoreFile(f, err, d.path, d.level)
+	case t&(fs.ModeNamedPipe|fs.ModeSocket|fs.ModeDevice) != 0:
+		w.skipped.ignoreFiles++
 	}
 }
 
