@@ -350,8 +350,15 @@ func TestC64Grep(t *testing.T) {
 			_, err := sb.Grep(t.Context(), c.root, c.pattern, harnesslib.GrepOptions{})
 			require.ErrorContains(t, err, c.says)
 		}
-		_, err := sb.Grep(t.Context(), ".", "x", harnesslib.GrepOptions{Before: 101})
-		require.ErrorContains(t, err, "before 101: want")
+		for says, opts := range map[string]harnesslib.GrepOptions{
+			"before 101: want": {Before: 101}, "mode 8: this worker knows 0 to 3": {Mode: 7}, "case_mode 10: this worker": {Case: 9},
+			"globs: 101": {Globs: make([]string, 101)}, "limit 100001: want 1 to 100000, or 0 for 1000": {Limit: 100_001},
+			"max_line 65537": {MaxLine: 65_537},
+		} {
+			_, err := sb.Grep(t.Context(), ".", "x", opts)
+			require.ErrorIs(t, err, fs.ErrInvalid)
+			require.ErrorContains(t, err, says)
+		}
 	})
 	t.Run("the order does not depend on luck", func(t *testing.T) {
 		want := grepText(grep(t, ".", "e", harnesslib.GrepOptions{Limit: 50, MaxLine: 40, Globs: []string{"!long.txt"}}))

@@ -19,8 +19,19 @@ type glob struct {
 	fold    bool // the pattern is lower case, and so must the path be
 }
 
+// checkCase refuses a mode of a later version: its meaning is not to be guessed.
+func checkCase(mode sandbusv1.CaseMode) error {
+	if _, known := sandbusv1.CaseMode_name[int32(mode)]; !known {
+		return invalid("case_mode %d: this worker knows 0 to %d", mode, len(sandbusv1.CaseMode_name)-1)
+	}
+	return nil
+}
+
 func newGlob(pattern string, mode sandbusv1.CaseMode) (glob, error) {
 	g := glob{pattern: pattern}
+	if err := checkCase(mode); err != nil {
+		return g, err
+	}
 	switch {
 	case pattern == "":
 		return g, invalid("the pattern is empty, want one such as *.go")

@@ -94,7 +94,7 @@ func isBinary(tb testing.TB, path string) bool {
 	return bytes.IndexByte(data[:min(len(data), binaryProbe)], 0) >= 0
 }
 
-type found1 struct {
+type rgLine struct {
 	path   string
 	number int
 	text   string
@@ -102,11 +102,11 @@ type found1 struct {
 }
 
 // rgLines runs ripgrep and leaves out what is binary by our rule.
-func rgLines(tb testing.TB, rg, dir string, args ...string) []found1 {
+func rgLines(tb testing.TB, rg, dir string, args ...string) []rgLine {
 	tb.Helper()
 	out := runRipgrep(tb, rg, dir, append([]string{"--null", "--text", "--no-heading", "--with-filename", "--line-number", "--color=never"}, args...)...)
 	binary := map[string]bool{}
-	var lines []found1
+	var lines []rgLine
 	for l := range bytes.SplitSeq(bytes.TrimSuffix(out, []byte("\n")), []byte("\n")) {
 		path, rest, ok := strings.Cut(string(l), "\x00")
 		if !ok {
@@ -120,22 +120,22 @@ func rgLines(tb testing.TB, rg, dir string, args ...string) []found1 {
 			binary[path] = isBinary(tb, filepath.Join(dir, path))
 		}
 		if !binary[path] {
-			lines = append(lines, found1{path, n, rest[i:], false})
+			lines = append(lines, rgLine{path, n, rest[i:], false})
 		}
 	}
-	slices.SortStableFunc(lines, func(a, b found1) int {
+	slices.SortStableFunc(lines, func(a, b rgLine) int {
 		return cmp.Or(comparePaths(a.path, b.path), cmp.Compare(a.number, b.number))
 	})
 	return lines
 }
 
-func ourLines(tb testing.TB, dir string, req *sandbusv1.GrepRequest) []found1 {
+func ourLines(tb testing.TB, dir string, req *sandbusv1.GrepRequest) []rgLine {
 	tb.Helper()
 	req.Path, req.Limit, req.MaxLine = ".", maxMatches, maxLine
 	resp, err := New(dir).Grep(tb.Context(), req)
 	require.NoError(tb, err)
 	require.False(tb, resp.GetMore())
-	var lines []found1
+	var lines []rgLine
 	for _, f := range resp.GetFiles() {
 		for _, l := range f.GetLines() {
 			sep := ":"
@@ -144,7 +144,7 @@ func ourLines(tb testing.TB, dir string, req *sandbusv1.GrepRequest) []found1 {
 			}
 			text := bus.FromText(l.GetText(), l.GetTextRaw())
 			cut := l.GetCutBefore()+l.GetCutAfter() > 0
-			lines = append(lines, found1{bus.FromText(f.GetPath(), f.GetPathRaw()), int(l.GetNumber()), sep + text, cut})
+			lines = append(lines, rgLine{bus.FromText(f.GetPath(), f.GetPathRaw()), int(l.GetNumber()), sep + text, cut})
 		}
 	}
 	return lines

@@ -99,7 +99,7 @@ func TestMemory(t *testing.T) {
 // TestLongLine holds that of a line over the bound the beginning is searched, which is said.
 func TestLongLine(t *testing.T) {
 	dir := t.TempDir()
-	text := slicesOf("a", maxLineBytes-100) + "NEEDLE" + slicesOf("b", 4<<20) + "LATE" + slicesOf("c", 1<<20) + "\nNEEDLE LATE\n"
+	text := strings.Repeat("a", maxLineBytes-100) + "NEEDLE" + strings.Repeat("b", 4<<20) + "LATE" + strings.Repeat("c", 1<<20) + "\nNEEDLE LATE\n"
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "f"), []byte(text), 0o600))
 	for pattern, want := range map[string][]int64{"NEEDLE": {1, 2}, "LATE": {2}} {
 		resp, err := New(dir).Grep(t.Context(), &sandbusv1.GrepRequest{Path: "f", Pattern: pattern, MaxLine: 10})
@@ -112,8 +112,6 @@ func TestLongLine(t *testing.T) {
 		require.Equal(t, int64(1), resp.GetSkipped().GetLongLines())
 	}
 }
-
-func slicesOf(s string, n int) string { return strings.Repeat(s, n) }
 
 func TestAbort(t *testing.T) {
 	dir := goSource(t)
