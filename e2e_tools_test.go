@@ -210,5 +210,8 @@ func TestTools(t *testing.T) {
 		require.EqualError(t, err, "Operation aborted")
 		_, err = tl.Grep(ctx, tools.GrepParams{Pattern: "x"})
 		require.EqualError(t, err, "Operation aborted")
+		_, err = tl.Write(ctx, tools.WriteParams{Path: "aborted.txt"})
+		require.EqualError(t, err, "Operation aborted")
+		require.NoFileExists(t, filepath.Join(dir, "w/aborted.txt"))
 	})
 }

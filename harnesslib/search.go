@@ -283,6 +283,9 @@ func (s *Sandbox) search(ctx context.Context, verb, path string, req proto.Messa
 	GetError() *sandbusv1.Error
 },
 ) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx) // an answer might be faster than the abort
+	}
 	op := bus.NewOpID()
 	err := s.do(ctx, func(t bus.Target) error {
 		call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))

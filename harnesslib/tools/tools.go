@@ -159,6 +159,9 @@ func isPlain(path string) bool {
 // onFile does an operation on the file that a path means. Not finding it leads to a second try with a name that looks
 // the same.
 func (t *Tools) onFile(ctx context.Context, path string, op func(path string) error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
 	if path == "" {
 		return refuse("the path is empty")
 	}
@@ -181,6 +184,9 @@ func (t *Tools) onFile(ctx context.Context, path string, op func(path string) er
 }
 
 func (t *Tools) resolve(ctx context.Context, path string, exact bool) (string, error) {
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
 	if path == "" {
 		return "", refuse("the path is empty")
 	}
