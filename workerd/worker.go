@@ -15,6 +15,7 @@ import (
 	"github.com/sandbus/sandbus/workerd/execs"
 	"github.com/sandbus/sandbus/workerd/files"
 	"github.com/sandbus/sandbus/workerd/proc"
+	"github.com/sandbus/sandbus/workerd/search"
 	"github.com/sandbus/sandbus/workerd/shell"
 )
 
@@ -27,6 +28,7 @@ type Worker struct {
 	execs  *execs.Manager
 	files  *files.Root
 	dial   *dial.Dialer
+	search *search.Root
 }
 
 // New checks a configuration. Errors name the setting, its value and what would be right.
@@ -41,6 +43,7 @@ func New(cfg Config) (*Worker, error) {
 		env:    childEnv(os.Environ()),
 		files:  files.New(cfg.Dir),
 		dial:   dial.New(cfg.DialAnywhere),
+		search: search.New(cfg.Dir),
 	}, nil
 }
 
@@ -163,6 +166,10 @@ func (w *Worker) register(srv *bus.Server) {
 	bus.Handle(srv, "fs.remove", noContext(w.files.Remove))
 	srv.HandleQuick("fs.read", w.files.Read)
 	srv.HandleStream("fs.write", w.files.Write)
+	bus.HandleOp(srv, "fs.walk", w.search.Walk)
+	bus.HandleOp(srv, "fs.glob", w.search.Glob)
+	bus.HandleOp(srv, "fs.grep", w.search.Grep)
+	bus.Handle(srv, "fs.resolve", noContext(w.search.Resolve))
 	bus.HandleOp(srv, "shell.run", w.runShell)
 	srv.HandleRepeatable("exec.start", w.startExec)
 	srv.HandleStream("exec.attach", w.attachExec)
