@@ -305,12 +305,11 @@ func TestC10AbortAtAnyMoment(t *testing.T) {
 }
 
 // workerProcess starts a worker in a process of its own at a hub that listens. It returns what kills it.
-func (n *network) workerProcess(t *testing.T, url string, env ...string) *exec.Cmd {
+func (n *network) workerProcess(t *testing.T, url string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), workerVar+"=1", "SANDBUS_URL="+url, "SANDBUS_TOKEN="+n.token(t, bus.RoleSandbox, "box"),
 		"SANDBUS_DIR="+n.dir, "XDG_STATE_HOME="+n.state, "SANDBUS_LOG_LEVEL=warn")
-	cmd.Env = append(cmd.Env, env...)
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {

@@ -68,6 +68,7 @@ func BenchmarkStream(b *testing.B) {
 
 // watchRSS returns the largest sum of the processes' memory until ctx ends.
 func watchRSS(ctx context.Context, b *testing.B, pids ...int) (most int64) {
+	b.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {

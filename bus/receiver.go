@@ -11,9 +11,11 @@ import (
 // are taken. One goroutine may call Next at a time.
 type Receiver struct {
 	publish func([]byte) error
-	window  uint64
+	base    uint64 // the window that the stream began with
 
 	mu       sync.Mutex // guards the fields below
+	window   uint64     // bytes that may be on their way or in queue
+	granted  time.Time  // when credit was granted last because bytes were taken
 	queue    []Frame    // in order, not yet taken
 	bare     int        // frames in queue that use no credit
 	expected uint64     // the next frame's number
@@ -32,7 +34,7 @@ type Receiver struct {
 
 // newReceiver takes a stream whose sender began with a window of credit. publish hands an ack to the connection.
 func newReceiver(window int64, publish func([]byte) error) *Receiver {
-	r := &Receiver{publish: publish, window: uint64(window), limit: uint64(window), wake: make(chan struct{}, 1)}
+	r := &Receiver{publish: publish, base: uint64(window), window: uint64(window), granted: time.Now(), limit: uint64(window), wake: make(chan struct{}, 1)}
 	r.timer = time.AfterFunc(time.Hour, r.tick)
 	r.timer.Stop()
 	return r
@@ -67,7 +69,8 @@ func (r *Receiver) pop() (Frame, bool, error) {
 	} else {
 		r.bare--
 	}
-	if r.err == nil && !r.ended && r.taken+r.window-r.limit >= r.window/4 {
+	if r.err == nil && !r.ended && r.taken+r.window >= r.limit+r.window/4 {
+		r.adaptLocked()
 		r.ackLocked(FrameAck)
 	}
 	return f, true, nil
@@ -78,6 +81,25 @@ func (r *Receiver) over() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended || r.err != nil
+}
+
+// The window follows the rate: it grows while a quarter of it is taken within growBelow, so that it is at most what
+// arrives in four times that, and nothing beside the stream waits longer for it (protocol.md: latency beside a stream is
+// window ÷ rate); and it shrinks again when that takes longer than shrinkAbove.
+const (
+	growBelow   = 4 * time.Millisecond
+	shrinkAbove = 40 * time.Millisecond
+)
+
+func (r *Receiver) adaptLocked() {
+	now := time.Now()
+	switch took := now.Sub(r.granted); {
+	case took < growBelow:
+		r.window = min(2*r.window, MaxWindow)
+	case took > shrinkAbove:
+		r.window = max(r.window/2, r.base)
+	}
+	r.granted = now
 }
 
 // deliver takes a frame from the connection. It does not block.
@@ -180,7 +202,7 @@ func (r *Receiver) ackLocked(kind FrameKind) {
 	r.armed = false
 	r.timer.Stop()
 	r.acked = r.expected
-	r.limit = r.taken + r.window
+	r.limit = max(r.limit, r.taken+r.window)           // what was granted stays granted
 	_ = r.publish(ackFrame(kind, r.expected, r.limit)) // lost: the sender asks again
 }
 

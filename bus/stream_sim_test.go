@@ -127,7 +127,8 @@ func simulate(t *testing.T, seed uint64) {
 		}
 		got = append(got, f.Body...)
 		r.mu.Lock()
-		require.LessOrEqual(t, r.received-r.taken, uint64(window))
+		require.LessOrEqual(t, r.received-r.taken, uint64(MaxWindow))
+		require.LessOrEqual(t, r.received, r.limit)
 		r.mu.Unlock()
 	}
 	wg.Wait()

@@ -25,10 +25,10 @@ type Exec struct {
 	spec    Spec
 	cfg     *Config
 	arrived time.Time
-	began   time.Time // wall clock, for lists
-	life    context.Context
+	began   time.Time               // wall clock, for lists
+	life    context.Context         //nolint:containedctx // the exec's own life, ended by stop or its end
 	end     context.CancelCauseFunc // its cause says why the exec must end
-	hold    context.Context         // while it lasts the log waits for its readers
+	hold    context.Context         //nolint:containedctx // while it lasts the log waits for its readers
 	release context.CancelCauseFunc
 	started chan struct{} // closed when the command runs, or never will
 	done    chan struct{} // closed when the outcome is known
@@ -96,10 +96,10 @@ func (e *Exec) run() {
 	if kind, _ := e.why(); kind != 0 { // it may have come when the leader had ended
 		cmd.Sweep()
 	}
-	if e.overLimit() && end.Outcome.GetKind() == sandbusv1.OutcomeKind_OUTCOME_KIND_EXITED {
+	if e.overLimit() && end.GetOutcome().GetKind() == sandbusv1.OutcomeKind_OUTCOME_KIND_EXITED {
 		end.Outcome = &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_OUTPUT_LIMIT}
 	}
-	if e.killedForMemory(end.Outcome, oomBefore) {
+	if e.killedForMemory(end.GetOutcome(), oomBefore) {
 		end.Outcome = &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_OOM}
 	}
 	end.Usage = cmd.Usage()
