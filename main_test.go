@@ -1,9 +1,25 @@
 package sandbus_test
 
 import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
 	"testing"
 
 	"github.com/sandbus/sandbus/internal/testenv"
+	"github.com/sandbus/sandbus/workerd/command"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
+// workerVar makes this binary a worker: some faults need one in a process of its own.
+const workerVar = "SANDBUS_TEST_WORKER"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(workerVar) != "" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		code := command.Run(ctx, "worker", nil, os.Getenv, os.Stdout, os.Stderr, nil, "test")
+		stop()
+		os.Exit(code) //nolint:forbidigo // a test's main
+	}
+	testenv.Main(m)
+}

@@ -118,6 +118,11 @@ func workerProcess(ctx context.Context) error {
 		return err
 	}
 	defer stopFresh()
+	stopFlood, err := bustest.ServeFlood(url, cred)
+	if err != nil {
+		return err
+	}
+	defer stopFlood()
 	debug.SetGCPercent(400) // as workerd does
 	w, err := workerd.New(workerd.Config{
 		URL: url, Credential: cred, Dir: os.Getenv(dirVar),

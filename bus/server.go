@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"maps"
 	"slices"
@@ -30,6 +31,7 @@ type Server struct {
 	controls map[string]func(OpID, *Request)
 	onAbort  func(OpID) string
 	sub      *nats.Subscription
+	seed     maphash.Seed
 	life     context.Context //nolint:containedctx // the server's own life, ended by Stop
 	end      context.CancelCauseFunc
 	wg       sync.WaitGroup // the requests under way
@@ -57,7 +59,7 @@ func NewServer(conn *Conn, target Target, log *slog.Logger) *Server {
 	life, end := context.WithCancelCause(context.Background())
 	return &Server{
 		conn: conn, target: target, log: log, handlers: map[string]handler{}, controls: map[string]func(OpID, *Request){}, life: life, end: end,
-		slots: make(chan struct{}, maxRequests), ops: map[OpID]*Op{}, past: tombstones{state: map[OpID]string{}},
+		seed: maphash.MakeSeed(), slots: make(chan struct{}, maxRequests), ops: map[OpID]*Op{}, past: tombstones{state: map[OpID]string{}},
 	}
 }
 
@@ -139,7 +141,7 @@ func (s *Server) OnAbort(f func(OpID) string) { s.onAbort = f }
 // HandleQuick registers a verb that mostly takes microseconds. serve runs on the goroutine that takes the messages, one
 // after the other, which spares a change of goroutines and lets answers leave together; when it does take long, another
 // goroutine takes over the messages behind it. What surely waits (for a disk, for credit) goes on in Detach. Such a
-// request can be aborted from the moment on at which it opens a stream.
+// request can be aborted from the moment on at which it opens a stream, and says that it lives from Detach on.
 func (s *Server) HandleQuick(verb string, serve func(*Request)) {
 	s.handlers[verb] = handler{serve: serve, quick: true}
 }
@@ -280,7 +282,9 @@ func (s *Server) receive(m *nats.Msg) {
 }
 
 func (s *Server) serve(h handler, r *Request) {
-	r.keepAlive = time.AfterFunc(keepAliveEvery, r.stillHere)
+	if !h.quick {
+		r.keepAlive = time.AfterFunc(keepAliveEvery, r.stillHere)
+	}
 	h.serve(r)
 	if !r.detached {
 		r.finish()
@@ -291,6 +295,7 @@ func (s *Server) serve(h handler, r *Request) {
 // for what may wait, as its last act.
 func (r *Request) Detach(f func()) {
 	r.detached = true
+	r.keepAlive = time.AfterFunc(keepAliveEvery, r.stillHere)
 	go func() {
 		defer r.finish()
 		f()
@@ -395,6 +400,8 @@ type Op struct {
 	cancel context.CancelCauseFunc
 	srv    *Server
 	reply  string
+	// payload tells the request from another one.
+	payload uint64
 
 	mu  sync.Mutex // guards the fields below
 	in  *Receiver
@@ -494,21 +501,36 @@ func (r *Request) registerAs(id OpID) (goesOn bool, err error) {
 	if !r.again && (old != nil || s.past.state[id] == stateEnded) {
 		return false, Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s was used before: an op names one request for good", id)
 	}
-	if old != nil && old.reply == r.msg.Reply {
-		old.resend()
+	payload := maphash.Bytes(s.seed, r.msg.Data)
+	if old != nil && old.reply == r.msg.Reply && old.payload == payload {
+		old.resend() // the same request once more: its stream goes on
 		return true, nil
 	}
 	if old != nil {
 		old.cancel(ErrReplaced)
 		old.fail(ErrReplaced)
+		if old.reply != r.msg.Reply {
+			s.tellReplaced(old)
+		}
 	}
 	ctx, cancel := context.WithCancelCause(s.life)
-	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply}
+	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply, payload: payload}
 	if s.past.state[id] == stateAborted {
 		cancel(ErrAborted)
 	}
 	s.ops[id] = r.op
 	return false, nil
+}
+
+// tellReplaced tells the one who asked before; nobody may be there any more.
+func (s *Server) tellReplaced(old *Op) {
+	payload, err := marshal(&sandbusv1.Failure{Error: ToWire(Errorf(sandbusv1.Code_CODE_REPLACED, "%v", ErrReplaced))}, false)
+	if err == nil {
+		err = s.conn.publish(old.reply, payload)
+	}
+	if err != nil {
+		s.log.Debug("replaced stream not told", "op", string(old.ID), "error", err)
+	}
 }
 
 // rename gives the op the name that the message carries.
@@ -531,7 +553,7 @@ func (r *Request) rename(id OpID) error {
 func (r *Request) finish() {
 	defer r.srv.wg.Done()
 	defer func() { <-r.srv.slots }()
-	r.keepAlive.Stop()
+	r.quiet()
 	if r.stop != nil {
 		r.stop()
 	}
@@ -546,6 +568,13 @@ func (r *Request) finish() {
 	if s.ops[r.op.ID] == r.op {
 		delete(s.ops, r.op.ID)
 		s.past.add(r.op.ID, stateEnded)
+	}
+}
+
+// quiet ends the keep-alives.
+func (r *Request) quiet() {
+	if r.keepAlive != nil {
+		r.keepAlive.Stop()
 	}
 }
 
@@ -633,9 +662,7 @@ func (r *Request) Fail(err error) {
 }
 
 func (r *Request) send(payload []byte) {
-	if r.keepAlive != nil {
-		r.keepAlive.Stop()
-	}
+	r.quiet()
 	var err error
 	if r.json {
 		m := nats.NewMsg(r.msg.Reply)
@@ -661,7 +688,7 @@ func (r *Request) Outgoing(window int64) (*Sender, error) {
 			return nil, err
 		}
 	}
-	r.keepAlive.Stop() // the stream has its own
+	r.quiet() // the stream has its own
 	return r.op.outgoing(ClampWindow(window)), nil
 }
 

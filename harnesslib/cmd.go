@@ -88,10 +88,13 @@ type Cmd struct {
 	sb     *Sandbox
 	attach bool
 	over   bool // ended already in Start
-	stream *bus.Stream
-	ctx    context.Context //nolint:containedctx // from Start to Wait, as in os/exec
-	feeder sync.WaitGroup
-	fed    context.CancelCauseFunc
+	ended  chan error
+	// received is the offset behind the output that has come.
+	received int64
+	stream   *bus.Stream
+	ctx      context.Context //nolint:containedctx // from Start to Wait, as in os/exec
+	feeder   sync.WaitGroup
+	fed      context.CancelCauseFunc
 }
 
 // Size is the size of a terminal, in characters.
@@ -329,8 +332,8 @@ func execError(err error) error {
 	return err
 }
 
-// Start starts the command and returns when the sandbox has started it. The end of ctx, also after Start, aborts the
-// command. Errors: nothing ran, or ErrLost; an *ExitError of kind StartFailed.
+// Start starts the command and returns when the sandbox has started it; output is taken from then on. Wait must be
+// called. The end of ctx, also after Start, aborts the command. Errors: nothing ran, or ErrLost; an *ExitError of kind StartFailed.
 func (c *Cmd) Start(ctx context.Context) error {
 	if err := c.check(); err != nil {
 		return err
@@ -348,7 +351,7 @@ func (c *Cmd) Start(ctx context.Context) error {
 	}
 	op := bus.OpID(c.ID)
 	req := &sandbusv1.ExecStartRequest{
-		Meta: &sandbusv1.RequestMeta{Op: string(op)}, Env: env, Stdin: c.Stdin != nil,
+		Meta: &sandbusv1.RequestMeta{Op: string(op), Call: string(bus.NewConnID())}, Env: env, Stdin: c.Stdin != nil,
 		TimeoutMs: atLeastOneMs(c.Timeout), IdleTimeoutMs: atLeastOneMs(c.IdleTimeout), GraceMs: atLeastOneMs(c.Grace),
 		MergeStderr: sameWriter(c.Stdout, c.Stderr), OutputLimit: c.OutputLimit, OutputMode: sandbusv1.OutputMode_OUTPUT_MODE_STOP,
 		Spool: c.Spool, SpoolLimit: c.SpoolLimit, Detach: c.Detach, MemoryLimit: c.MemoryLimit,
@@ -386,7 +389,13 @@ func (c *Cmd) startBy(open func(bus.Target) (*bus.Stream, error)) error {
 		if err != nil {
 			return err
 		}
-		return c.begin(st)
+		if err = c.begin(st); replaced(err) {
+			c.stream = st
+			if err = c.reattach(); err == nil {
+				err = c.begin(nil)
+			}
+		}
+		return err
 	})
 	var ee *ExitError
 	if err == nil || errors.As(err, &ee) {
@@ -402,6 +411,10 @@ func sameWriter(a, b io.Writer) (same bool) {
 
 // begin waits for the stream's first frame.
 func (c *Cmd) begin(st *bus.Stream) error {
+	if st == nil { // it has begun already
+		c.run(c.stream)
+		return nil
+	}
 	f, err := c.next(st)
 	if err != nil {
 		st.Close()
@@ -409,8 +422,7 @@ func (c *Cmd) begin(st *bus.Stream) error {
 	}
 	switch f.Kind {
 	case bus.FrameStarted:
-		c.stream = st
-		c.startFeeder()
+		c.run(st)
 		return nil
 	case bus.FrameEnd: // it never ran; or an attached exec has ended without output
 		defer st.Close()
@@ -443,6 +455,14 @@ func (c *Cmd) next(st *bus.Stream) (bus.Frame, error) {
 	}
 }
 
+// run copies input and output from now on.
+func (c *Cmd) run(st *bus.Stream) {
+	c.stream, c.received = st, c.Offset
+	c.startFeeder()
+	c.ended = make(chan error, 1)
+	go func() { c.ended <- c.take() }()
+}
+
 // startFeeder copies Stdin to the command.
 func (c *Cmd) startFeeder() {
 	if c.Stdin == nil {
@@ -471,22 +491,33 @@ func (c *Cmd) startFeeder() {
 	}
 }
 
-// Wait takes the output until the command has ended. Errors: nil for exit code 0; *ExitError when it ran and failed;
-// ErrLost; that of a writer, after which the command was aborted.
+// Wait waits until the command has ended and all its output was taken. Errors: nil for exit code 0; *ExitError when it
+// ran and failed; ErrLost; that of a writer, after which the command was aborted.
 func (c *Cmd) Wait() error {
 	if c.over {
 		return nil
 	}
-	if c.stream == nil {
+	if c.ended == nil {
 		return errors.New("harnesslib: Wait without a Start that succeeded")
 	}
+	return <-c.ended
+}
+
+// take takes output until the command has ended.
+func (c *Cmd) take() error {
 	defer c.feeder.Wait()
 	if c.fed != nil {
 		defer c.fed(errors.New("the command has ended"))
 	}
-	defer c.stream.Close()
+	defer func() { c.stream.Close() }()
 	for {
 		f, err := c.next(c.stream)
+		if replaced(err) {
+			if err := c.reattach(); err != nil {
+				return execError(err)
+			}
+			continue
+		}
 		if err != nil {
 			return execError(err)
 		}
@@ -501,13 +532,45 @@ func (c *Cmd) Wait() error {
 	}
 }
 
+// replaced says whether somebody else has asked for the same exec, under its id.
+func replaced(err error) bool {
+	var be *bus.Error
+	return errors.As(err, &be) && be.Code == sandbusv1.Code_CODE_REPLACED
+}
+
+// reattach goes on reading where a replaced stream has ended. Its input is the other's now.
+func (c *Cmd) reattach() error {
+	c.stream.Close()
+	return c.sb.do(c.ctx, func(t bus.Target) error {
+		op := bus.NewOpID()
+		st, err := c.sb.hub.caller.Open(c.ctx, t, "exec.attach", op,
+			&sandbusv1.ExecAttachRequest{Meta: &sandbusv1.RequestMeta{Op: string(op)}, ExecId: c.ID, Offset: c.received}, 0, false)
+		if err != nil {
+			return err
+		}
+		f, err := c.next(st)
+		if err == nil && f.Kind == bus.FrameStarted {
+			c.stream = st
+			return nil
+		}
+		st.Close()
+		if err == nil {
+			err = &bus.StreamError{Rule: fmt.Sprintf("an exec begins with a started frame, not with one of kind %d", f.Kind)}
+		}
+		return err
+	})
+}
+
 func (c *Cmd) output(f bus.Frame) error {
 	switch f.Kind {
 	case bus.FrameStdout:
+		c.received += int64(len(f.Body))
 		return writeAll(c.Stdout, f.Body)
 	case bus.FrameStderr:
+		c.received += int64(len(f.Body))
 		return writeAll(c.Stderr, f.Body)
 	case bus.FrameGap:
+		c.received += int64(f.GapBytes())
 		c.Omitted += int64(f.GapBytes())
 		return nil
 	default:

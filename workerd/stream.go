@@ -332,7 +332,9 @@ func (v *view) feed(ctx context.Context) {
 			return
 		}
 		if f.Kind == bus.FrameEnd {
-			_ = in.Close() // it may be closed already
+			if !v.attached || !v.exec.OnTerminal() {
+				_ = in.Close() // it may be closed already
+			}
 			return
 		}
 		if f.Kind == bus.FrameData && !broken {

@@ -62,3 +62,53 @@ func (b *Bare) Request(ctx context.Context, payload []byte) ([]byte, error) {
 
 // Close ends the connection.
 func (b *Bare) Close() { b.nc.Close() }
+
+// FloodChunk is the size of the messages of a flood, in bytes.
+const FloodChunk = 64 << 10
+
+// ServeFlood answers each request, a number of bytes, by that many bytes in bare messages on the reply subject: what
+// publish and subscribe can do without numbers, acks and credit.
+func ServeFlood(url string, cred bus.Credential) (stop func(), err error) {
+	nc, err := bareConnect(url, cred, "_I."+string(bus.DefaultZone)+"."+cred.Identity().Name)
+	if err != nil {
+		return nil, err
+	}
+	chunk := make([]byte, FloodChunk)
+	if _, err := nc.Subscribe(bareSubject(cred.Identity().Name, "flood"), func(m *nats.Msg) {
+		n := 0
+		_, _ = fmt.Sscan(string(m.Data), &n) // zero bytes end at once
+		for ; n > 0; n -= len(chunk) {
+			if nc.Publish(m.Reply, chunk[:min(n, len(chunk))]) != nil {
+				return // the measurement fails by its deadline
+			}
+		}
+	}); err != nil {
+		nc.Close()
+		return nil, err
+	}
+	return nc.Close, nc.Flush()
+}
+
+// Flood asks for n bytes and returns when they have come.
+func (b *Bare) Flood(ctx context.Context, n int64) error {
+	inbox := b.nc.NewInbox()
+	sub, err := b.nc.SubscribeSync(inbox)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = sub.Unsubscribe() }() // the connection lives on
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return err
+	}
+	if err := b.nc.PublishRequest(b.subject, inbox, fmt.Append(nil, n)); err != nil {
+		return err
+	}
+	for n > 0 {
+		m, err := sub.NextMsgWithContext(ctx)
+		if err != nil {
+			return fmt.Errorf("%d bytes are missing: %w", n, err)
+		}
+		n -= int64(len(m.Data))
+	}
+	return nil
+}

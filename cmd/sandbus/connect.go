@@ -205,6 +205,20 @@ func explain(err error) error {
 	return err
 }
 
+// withRunning is withSandbox for verbs about what runs already: they start no hub of their own.
+func (a *app) withRunning(ctx context.Context, named string, f func(*harnesslib.Sandbox) error) error {
+	s, err := a.connect(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	sb, err := a.choose(ctx, s, named)
+	if err != nil {
+		return err
+	}
+	return explain(f(sb))
+}
+
 // withSandbox runs f on the sandbox that the command line means.
 func (a *app) withSandbox(ctx context.Context, named string, f func(*harnesslib.Sandbox) error) error {
 	s, err := a.connect(ctx, true)

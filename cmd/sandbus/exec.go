@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -15,7 +16,11 @@ func newExec(a *app) *cobra.Command {
 		cwd         string
 		env         []string
 		timeout     time.Duration
+		idle        time.Duration
 		interactive bool
+		tty         bool
+		detach      bool
+		id          string
 	)
 	c := &cobra.Command{
 		Use:   "exec [flags] [--] COMMAND [ARG...]",
@@ -27,6 +32,8 @@ Exit status: the command's own; 128+N when signal N killed it; 124 when its time
 be started, as in a shell; 125 when sandbus itself failed.`,
 		Example: `  sandbus exec -- uname -a
   sandbus exec -s box1 --cwd /src --env CI=1 --timeout 10m -- make test
+  sandbus exec -it -- bash
+  sandbus exec --detach -- make test      (then: sandbus logs -f ID)
   tar c . | sandbus exec -i -s box1 -- tar x -C /tmp`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -38,14 +45,24 @@ be started, as in a shell; 125 when sandbus itself failed.`,
 					return &usageError{fmt.Errorf("--env %q: want NAME=VALUE", v)}
 				}
 			}
+			if detach && (interactive || tty) {
+				return &usageError{errors.New("--detach: goes with neither -i nor -t")}
+			}
 			return a.withSandbox(c.Context(), "", func(sb *harnesslib.Sandbox) error {
 				cmd := sb.Command(args[0], args[1:]...)
-				cmd.Dir, cmd.Env, cmd.Timeout = cwd, env, timeout
+				cmd.ID, cmd.Dir, cmd.Env, cmd.Timeout, cmd.IdleTimeout, cmd.Detach = id, cwd, env, timeout, idle, detach
 				cmd.Stdout, cmd.Stderr = a.stdout, a.stderr
 				if interactive {
 					cmd.Stdin = a.stdin
 				}
-				return execStatus(explain(cmd.Run(c.Context())))
+				if tty {
+					return execStatus(explain(a.runOnTerminal(c.Context(), sb, cmd)))
+				}
+				err := cmd.Run(c.Context())
+				if err == nil && detach {
+					_, err = fmt.Fprintln(a.stdout, cmd.ID)
+				}
+				return execStatus(explain(err))
 			})
 		},
 	}
@@ -55,6 +72,10 @@ be started, as in a shell; 125 when sandbus itself failed.`,
 	f.StringVar(&cwd, "cwd", "", "`directory` to run in (default: the sandbox's)")
 	f.StringArrayVarP(&env, "env", "e", nil, "`NAME=VALUE` to add to the environment; may be repeated")
 	f.DurationVar(&timeout, "timeout", 0, "end the command after this `time`, such as 90s (default: none)")
+	f.DurationVar(&idle, "idle-timeout", 0, "end the command after this `time` without output (default: none)")
+	f.StringVar(&id, "id", "", "`name` of the run: the same command under the same name runs once (default: a new one)")
+	f.BoolVarP(&detach, "detach", "d", false, "let the command run on by itself, and print its id")
+	f.BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass standard input on")
 	return c
 }

@@ -306,6 +306,9 @@ func (e *Exec) ID() string { return e.spec.ID }
 // Detached says whether nobody's absence ends the exec.
 func (e *Exec) Detached() bool { return e.spec.Detach }
 
+// OnTerminal says whether the exec has a terminal.
+func (e *Exec) OnTerminal() bool { return e.spec.Terminal != nil }
+
 // Patient says whether readers should wait for the end behind the head (see Log.Read).
 func (e *Exec) Patient() bool { return e.spec.HeadTail }
 

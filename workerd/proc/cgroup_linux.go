@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -118,14 +119,21 @@ func (c *Cgroup) prepare(attr *syscall.SysProcAttr) {
 	}
 }
 
-// add moves a child in that could not start there.
-func (c *Cgroup) add(pid int) error {
+// around runs start, which forks a child, so that the child is inside from its birth. Version 1 has no call for that;
+// but there a thread can be in a cgroup by itself, and a child is where the thread is that forks it.
+func (c *Cgroup) around(start func() error) error {
 	if c == nil || c.v2 {
-		return nil
+		return start()
 	}
-	err := os.WriteFile(filepath.Join(c.dir, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
-	if errors.Is(err, unix.ESRCH) {
-		return nil // it has ended already
+	runtime.LockOSThread()
+	tid := []byte(strconv.Itoa(unix.Gettid()))
+	if err := os.WriteFile(filepath.Join(c.dir, "tasks"), tid, 0); err != nil {
+		runtime.UnlockOSThread()
+		return fmt.Errorf("%w: %w", ErrNoCgroup, err)
+	}
+	err := start()
+	if back := os.WriteFile(filepath.Join(filepath.Dir(c.dir), "tasks"), tid, 0); back == nil {
+		runtime.UnlockOSThread() // else the thread ends with its goroutine, and takes the cgroup with it
 	}
 	return err
 }

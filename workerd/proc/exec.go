@@ -157,13 +157,15 @@ func (c *Cmd) startOnTerminal(spec Spec, drain *Drain, stdout func([]byte) bool)
 func (c *Cmd) start() error {
 	ours.RLock()
 	defer ours.RUnlock()
-	c.began = time.Now()
-	if err := c.cmd.Start(); err != nil {
-		return err
-	}
-	ours.add(c.cmd.Process.Pid)
-	protect(c.cmd.Process.Pid)
-	return c.cgroup.add(c.cmd.Process.Pid)
+	return c.cgroup.around(func() error {
+		c.began = time.Now()
+		if err := c.cmd.Start(); err != nil {
+			return err
+		}
+		ours.add(c.cmd.Process.Pid)
+		protect(c.cmd.Process.Pid)
+		return nil
+	})
 }
 
 func startError(spec Spec, err error) error {
@@ -174,7 +176,10 @@ func startError(spec Spec, err error) error {
 	if errors.Is(err, unix.E2BIG) {
 		return &StartError{Stage: "exec", Err: fmt.Errorf("%s: arguments and environment are larger than the system allows: %w", spec.Argv[0], unix.E2BIG)}
 	}
-	return &StartError{Stage: "exec", Err: fmt.Errorf("%s: %w", spec.Argv[0], errors.Unwrap(err))}
+	if inner := errors.Unwrap(err); inner != nil { // without the path that the package os names
+		err = inner
+	}
+	return &StartError{Stage: "exec", Err: fmt.Errorf("%s: %w", spec.Argv[0], err)}
 }
 
 func closeAll(files ...*os.File) {

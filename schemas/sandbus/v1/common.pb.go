@@ -73,6 +73,9 @@ const (
 	Code_CODE_PROTOCOL Code = 17
 	// CODE_CONFLICT is an op that is used again with other content, or a precondition that does not hold.
 	Code_CODE_CONFLICT Code = 18
+	// CODE_REPLACED is a stream that ends because its op was asked for again on another reply subject; exec.attach goes
+	// on where it ended.
+	Code_CODE_REPLACED Code = 19
 )
 
 // Enum value maps for Code.
@@ -97,6 +100,7 @@ var (
 		16: "CODE_INTERNAL",
 		17: "CODE_PROTOCOL",
 		18: "CODE_CONFLICT",
+		19: "CODE_REPLACED",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":   0,
@@ -118,6 +122,7 @@ var (
 		"CODE_INTERNAL":      16,
 		"CODE_PROTOCOL":      17,
 		"CODE_CONFLICT":      18,
+		"CODE_REPLACED":      19,
 	}
 )
 
@@ -158,7 +163,10 @@ type RequestMeta struct {
 	// lease is the id of the slot lease that the caller holds; empty means that it holds none.
 	Lease string `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	// deadline_ms is how long the caller waits, in milliseconds from the arrival of the request; zero means no limit.
-	DeadlineMs    int64 `protobuf:"varint,3,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
+	DeadlineMs int64 `protobuf:"varint,3,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
+	// call tells a request that is sent again (the same bytes, for the same stream) from a new one under the same op: at
+	// most 63 bytes, anything. Empty is a value like others.
+	Call          string `protobuf:"bytes,4,opt,name=call,proto3" json:"call,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -212,6 +220,13 @@ func (x *RequestMeta) GetDeadlineMs() int64 {
 		return x.DeadlineMs
 	}
 	return 0
+}
+
+func (x *RequestMeta) GetCall() string {
+	if x != nil {
+		return x.Call
+	}
+	return ""
 }
 
 // Error is why a request was not done.
@@ -348,12 +363,13 @@ var File_sandbus_v1_common_proto protoreflect.FileDescriptor
 const file_sandbus_v1_common_proto_rawDesc = "" +
 	"\n" +
 	"\x17sandbus/v1/common.proto\x12\n" +
-	"sandbus.v1\"T\n" +
+	"sandbus.v1\"h\n" +
 	"\vRequestMeta\x12\x0e\n" +
 	"\x02op\x18\x01 \x01(\tR\x02op\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\tR\x05lease\x12\x1f\n" +
 	"\vdeadline_ms\x18\x03 \x01(\x03R\n" +
-	"deadlineMs\"\x8c\x01\n" +
+	"deadlineMs\x12\x12\n" +
+	"\x04call\x18\x04 \x01(\tR\x04call\"\x8c\x01\n" +
 	"\x05Error\x12$\n" +
 	"\x04code\x18\x01 \x01(\x0e2\x10.sandbus.v1.CodeR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
@@ -361,7 +377,7 @@ const file_sandbus_v1_common_proto_rawDesc = "" +
 	"\x04path\x18\x04 \x01(\tR\x04path\x12\x19\n" +
 	"\bpath_raw\x18\x05 \x01(\fR\apathRaw\"2\n" +
 	"\aFailure\x12'\n" +
-	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error*\xfa\x02\n" +
+	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error*\x8d\x03\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fCODE_INVALID\x10\x01\x12\x15\n" +
@@ -382,7 +398,8 @@ const file_sandbus_v1_common_proto_rawDesc = "" +
 	"\rCODE_DRAINING\x10\x0f\x12\x11\n" +
 	"\rCODE_INTERNAL\x10\x10\x12\x11\n" +
 	"\rCODE_PROTOCOL\x10\x11\x12\x11\n" +
-	"\rCODE_CONFLICT\x10\x12B9Z7github.com/sandbus/sandbus/schemas/sandbus/v1;sandbusv1b\x06proto3"
+	"\rCODE_CONFLICT\x10\x12\x12\x11\n" +
+	"\rCODE_REPLACED\x10\x13B9Z7github.com/sandbus/sandbus/schemas/sandbus/v1;sandbusv1b\x06proto3"
 
 var (
 	file_sandbus_v1_common_proto_rawDescOnce sync.Once

@@ -1350,7 +1350,8 @@ type ExecAttachRequest struct {
 	Offset int64 `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"`
 	// no_follow ends the stream at the end of what is there now.
 	NoFollow bool `protobuf:"varint,4,opt,name=no_follow,json=noFollow,proto3" json:"no_follow,omitempty"`
-	// stdin says that input for the exec follows on this op's "in" subject; an end frame there closes the exec's input.
+	// stdin says that input for the exec follows on this op's "in" subject; an end frame there closes the exec's input,
+	// unless that is a terminal, which others use too.
 	Stdin bool `protobuf:"varint,5,opt,name=stdin,proto3" json:"stdin,omitempty"`
 	// window is the credit of the stream in bytes, as in ExecStartRequest.
 	Window        int64 `protobuf:"varint,6,opt,name=window,proto3" json:"window,omitempty"`
