@@ -334,7 +334,7 @@ func TestDialLeavesNothing(t *testing.T) {
 	before := -1
 	for i := range 600 {
 		if i == 50 {
-			before = openFiles(t)
+			before = descriptors(t)
 		}
 		c, err := p.DialContext(t.Context(), "tcp", ln.Addr().String())
 		require.NoError(t, err, "connection %d", i)
@@ -359,18 +359,10 @@ func TestDialLeavesNothing(t *testing.T) {
 		require.ErrorIs(t, err, net.ErrClosed)
 		require.ErrorIs(t, c.SetDeadline(time.Time{}), net.ErrClosed)
 	}
-	require.Eventually(t, func() bool { return openFiles(t) <= before+5 }, 10*time.Second, 10*time.Millisecond,
+	require.Eventually(t, func() bool { return descriptors(t) <= before+5 }, 10*time.Second, 10*time.Millisecond,
 		"%d descriptors before", before)
 	require.NoError(t, ln.Close())
 	serve.Wait()
-}
-
-// openFiles counts the open files of this process.
-func openFiles(tb testing.TB) int {
-	tb.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	require.NoError(tb, err)
-	return len(list)
 }
 
 // TestDialBound opens as many connections as a worker takes.
