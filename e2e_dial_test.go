@@ -365,14 +365,6 @@ func TestDialLeavesNothing(t *testing.T) {
 	serve.Wait()
 }
 
-// descriptors counts the open files of this process.
-func descriptors(tb testing.TB) int {
-	tb.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
-	require.NoError(tb, err)
-	return len(list)
-}
-
 // TestDialBound opens as many connections as a worker takes.
 func TestDialBound(t *testing.T) {
 	p := start(t, nil)

@@ -200,6 +200,14 @@ func TestC07TimeoutKeepsOutput(t *testing.T) {
 	})
 }
 
+// descriptors counts the open files of this process.
+func descriptors(tb testing.TB) int {
+	tb.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	require.NoError(tb, err)
+	return len(list)
+}
+
 func TestC08FIFO(t *testing.T) {
 	onTiers(t, func(t *testing.T, p *place, cmd func(string) *harnesslib.Cmd) {
 		run := func() {

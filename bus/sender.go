@@ -111,7 +111,7 @@ func (s *Sender) send(kind FrameKind, body []byte) error {
 	if s.ended {
 		return &StreamError{Rule: "nothing follows the end frame"}
 	}
-	payload := Frame{Seq: s.next, Kind: kind, Body: body}.Append(make([]byte, 0, frameHeader+len(body)))
+	payload := Frame{Seq: s.next, Kind: kind, Body: body}.Append(newPayload(frameHeader + len(body)))
 	s.frames = append(s.frames, payload)
 	s.next++
 	s.ended = kind == FrameEnd
@@ -193,7 +193,10 @@ func (s *Sender) deliver(f Frame) {
 	moved := false
 	if f.Seq > s.una {
 		n := f.Seq - s.una
-		clear(s.frames[:n]) // let the payloads go
+		for i, payload := range s.frames[:n] {
+			recycle(payload)
+			s.frames[i] = nil
+		}
 		s.frames = s.frames[n:]
 		s.una = f.Seq
 		moved = true
@@ -215,6 +218,24 @@ func (s *Sender) deliver(f Frame) {
 		s.armLocked(s.backoff)
 	} else {
 		s.armLocked(keepAliveEvery)
+	}
+}
+
+// payloads are reused for frames of output: a fast stream would fill the heap with them. nats.go has copied or written a
+// payload when Publish returns.
+var payloads = sync.Pool{New: func() any { b := make([]byte, 0, frameHeader+ChunkBytes); return &b }}
+
+func newPayload(n int) []byte {
+	if n < ChunkBytes/4 || n > frameHeader+ChunkBytes {
+		return make([]byte, 0, n)
+	}
+	return (*payloads.Get().(*[]byte))[:0]
+}
+
+func recycle(payload []byte) {
+	if cap(payload) == frameHeader+ChunkBytes {
+		payload = payload[:0]
+		payloads.Put(&payload)
 	}
 }
 

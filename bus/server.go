@@ -166,6 +166,10 @@ func (s *Server) Start() error {
 		s.lead.stop()
 		return err
 	}
+	// The hub must know of it before anybody is told of the worker, or a request on another connection would find nobody.
+	if err := s.conn.Flush(context.Background()); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
 	s.sub = sub
 	s.conn.onReconnected(s, s.resend)
 	return nil

@@ -18,7 +18,7 @@ const (
 	// DrainCap ends the waiting for a holder that does not fall silent.
 	DrainCap = 5 * time.Second
 
-	readBytes = 32 << 10
+	readBytes = 64 << 10
 )
 
 // Drain reads the output pipes of one command. Add the pipes, call LeaderEnded when the leader process has ended, then

@@ -126,6 +126,7 @@ func Start(spec Spec, drain *Drain, stdout, stderr func([]byte) bool) (*Cmd, err
 			return nil, err
 		}
 	}
+	widen(outW)
 	c.cmd.Stdout, c.cmd.Stderr = outW, errW
 	err = c.start()
 	closeAll(outW)

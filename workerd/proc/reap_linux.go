@@ -151,3 +151,16 @@ func protect(pid int) {
 
 // maxRSSBytes is the unit of Linux: kilobytes.
 func maxRSSBytes(ru *syscall.Rusage) int64 { return ru.Maxrss << 10 }
+
+// pipeBytes is the size of the pipe for a streaming command's output: a command that prints in small pieces is then read
+// in large ones.
+const pipeBytes = 256 << 10
+
+// widen makes a pipe larger, where the system allows it (pipe(7), pipe-user-pages-soft).
+func widen(pipe *os.File) {
+	if raw, err := pipe.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_, _ = unix.FcntlInt(fd, unix.F_SETPIPE_SZ, pipeBytes) // it works as well with what it has
+		})
+	}
+}
