@@ -5,8 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -24,6 +22,9 @@ type filesBox struct {
 	bus *bustest.Bus
 	dir string // the sandbox's directory
 	cfg workerd.Config
+	hub *harnesslib.Hub
+
+	stopWorker func() // ends the worker that was started first
 }
 
 // newFilesBox starts a sandbox in a new directory; change may adapt its worker's configuration.
@@ -35,7 +36,7 @@ func newFilesBox(tb testing.TB, change func(*workerd.Config)) *filesBox {
 	if change != nil {
 		change(&b.cfg)
 	}
-	b.startWorker(tb)
+	b.stopWorker = b.startWorker(tb)
 	b.Sandbox = b.harness(tb, "tester")
 	return b
 }
@@ -76,6 +77,9 @@ func (b *filesBox) harness(tb testing.TB, name string) *harnesslib.Sandbox {
 	hub, err := harnesslib.Connect(tb.Context(), harnesslib.Config{URL: cfg.URL, Dial: cfg.Dial, Token: cfg.Credential.Token()})
 	require.NoError(tb, err)
 	tb.Cleanup(hub.Close)
+	if b.hub == nil {
+		b.hub = hub
+	}
 	sb, err := hub.Sandbox("box1")
 	require.NoError(tb, err)
 	return sb
@@ -98,16 +102,4 @@ func (b *filesBox) get(tb testing.TB, name string) string {
 	got, err := os.ReadFile(b.path(name))
 	require.NoError(tb, err)
 	return string(got)
-}
-
-// needs skips a test for which something is missing that SANDBUS_REQUIRE does not name.
-func needs(tb testing.TB, what string, have bool) {
-	tb.Helper()
-	if have {
-		return
-	}
-	if slices.Contains(strings.Split(os.Getenv("SANDBUS_REQUIRE"), ","), what) {
-		tb.Fatalf("%s is missing, and SANDBUS_REQUIRE names it", what)
-	}
-	tb.Skipf("SKIPPED: %s is missing", what)
 }

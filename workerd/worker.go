@@ -28,12 +28,16 @@ func New(cfg Config) (*Worker, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	tree, err := files.Open(files.Config{Dir: cfg.Dir, Root: cfg.Root, ReadOnly: cfg.ReadOnly})
+	if err != nil {
+		return nil, err
+	}
 	id := cfg.Credential.Identity()
 	return &Worker{
 		cfg:    cfg,
 		target: bus.Target{Zone: id.Zone, Sandbox: bus.SandboxID(id.Name), Instance: bus.NewInstanceID()},
 		env:    childEnv(os.Environ()),
-		files:  files.New(cfg.Dir),
+		files:  tree,
 	}, nil
 }
 
@@ -57,6 +61,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer conn.Close()
+	defer func() { _ = w.files.Close() }() // nothing is written to it
 	if w.cfg.Shell != "" {
 		w.shells, err = shell.NewPool(shell.Config{
 			Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Max: w.cfg.Shells, Logger: w.cfg.Logger,
@@ -120,6 +125,9 @@ func (w *Worker) register(srv *bus.Server) {
 	bus.HandleOp(srv, "fs.copy", w.files.Copy)
 	bus.HandleOp(srv, "fs.hash", w.files.Hash)
 	bus.HandleOp(srv, "fs.batch", w.files.Batch)
+	srv.HandleStream("fs.upload", w.files.Upload)
+	srv.HandleStream("fs.pack", w.files.Pack)
+	srv.HandleStream("fs.unpack", w.files.Unpack)
 	srv.HandleStream("fs.read", w.files.Read)
 	srv.HandleStream("fs.write", w.files.Write)
 	bus.HandleOp(srv, "shell.run", w.runShell)

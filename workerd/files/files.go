@@ -20,6 +20,7 @@ type Root struct {
 	cage     *cage  // nil: paths lead anywhere
 	readOnly bool
 	locks    locks
+	uploads  uploads
 }
 
 // Config says what of the file system is served.

@@ -5,7 +5,6 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -157,7 +156,7 @@ func (r *Root) Remove(req *sandbusv1.RemoveRequest) (*sandbusv1.RemoveResponse, 
 // removable refuses what can only be a mistake, as rm does.
 func removable(p place) error {
 	_, last := p.split()
-	if clean := path.Clean(p.path); clean == "/" || clean == "." || last == "." || last == ".." || strings.HasPrefix(clean, "../") {
+	if clean := path.Clean(p.path); clean == "/" || clean == "." || last == "." || last == ".." {
 		return &bus.Error{
 			Code: sandbusv1.Code_CODE_INVALID, Path: p.given,
 			Message: "remove " + printable(p.given) + `: the root directory, "." and ".." are not removed`,

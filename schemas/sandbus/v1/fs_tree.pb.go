@@ -208,25 +208,23 @@ func (x *UploadStarted) GetSha256() []byte {
 	return nil
 }
 
-// PackRequest (verb fs.pack) reads a tree as a tar archive. The answer is a stream of data frames; its started frame
-// has PackStarted, its end frame the SHA-256 of the archive.
+// PackRequest (verb fs.pack) reads a tree as a tar archive. The answer is a stream: a started frame with PackResponse,
+// the archive in data frames, and an end frame with its SHA-256.
 //
 // The archive (PAX) holds directories, regular files and symbolic links below path, each directory before its content,
-// names relative to it and in the order of their bytes. Other types are left out and counted.
+// names relative to it. Other types are left out and counted.
 type PackRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// meta goes with every request; op is needed.
 	Meta *RequestMeta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// path is a directory or a regular file, at most 4095 bytes; a link here is followed, those below are not.
+	// path is a directory, at most 4095 bytes; a link here is followed, those below are not.
 	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
 	// path_raw is the path when it is not UTF-8.
 	PathRaw []byte `protobuf:"bytes,3,opt,name=path_raw,json=pathRaw,proto3" json:"path_raw,omitempty"`
 	// names are what to read, relative to path and without what is below them; empty means all. At most 65,536.
 	Names []string `protobuf:"bytes,4,rep,name=names,proto3" json:"names,omitempty"`
 	// names_raw are what to read when a name is not UTF-8.
-	NamesRaw [][]byte `protobuf:"bytes,5,rep,name=names_raw,json=namesRaw,proto3" json:"names_raw,omitempty"`
-	// window is the credit of the stream in bytes (see ExecStartRequest.window).
-	Window        int64 `protobuf:"varint,6,opt,name=window,proto3" json:"window,omitempty"`
+	NamesRaw      [][]byte `protobuf:"bytes,5,rep,name=names_raw,json=namesRaw,proto3" json:"names_raw,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -296,36 +294,31 @@ func (x *PackRequest) GetNamesRaw() [][]byte {
 	return nil
 }
 
-func (x *PackRequest) GetWindow() int64 {
-	if x != nil {
-		return x.Window
-	}
-	return 0
-}
-
-// PackStarted is the body of the started frame that answers fs.pack.
-type PackStarted struct {
+// PackResponse is the body of the started frame that answers fs.pack.
+type PackResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// error is set when there is no directory to read.
+	Error *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	// info is what path leads to.
-	Info          *FileInfo `protobuf:"bytes,1,opt,name=info,proto3" json:"info,omitempty"`
+	Info          *FileInfo `protobuf:"bytes,2,opt,name=info,proto3" json:"info,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *PackStarted) Reset() {
-	*x = PackStarted{}
+func (x *PackResponse) Reset() {
+	*x = PackResponse{}
 	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *PackStarted) String() string {
+func (x *PackResponse) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*PackStarted) ProtoMessage() {}
+func (*PackResponse) ProtoMessage() {}
 
-func (x *PackStarted) ProtoReflect() protoreflect.Message {
+func (x *PackResponse) ProtoReflect() protoreflect.Message {
 	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -337,108 +330,23 @@ func (x *PackStarted) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use PackStarted.ProtoReflect.Descriptor instead.
-func (*PackStarted) Descriptor() ([]byte, []int) {
+// Deprecated: Use PackResponse.ProtoReflect.Descriptor instead.
+func (*PackResponse) Descriptor() ([]byte, []int) {
 	return file_sandbus_v1_fs_tree_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *PackStarted) GetInfo() *FileInfo {
+func (x *PackResponse) GetError() *Error {
 	if x != nil {
-		return x.Info
+		return x.Error
 	}
 	return nil
 }
 
-// PackSummary is the body of the last entry of a packed archive, a PAX global header's record "SANDBUS.summary" in
-// protojson.
-type PackSummary struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// entries is how many entries the archive has.
-	Entries int64 `protobuf:"varint,1,opt,name=entries,proto3" json:"entries,omitempty"`
-	// bytes is the content of its files in bytes.
-	Bytes int64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
-	// skipped is how many FIFOs, sockets and devices were left out.
-	Skipped int64 `protobuf:"varint,3,opt,name=skipped,proto3" json:"skipped,omitempty"`
-	// vanished is how many entries were gone before they could be read.
-	Vanished int64 `protobuf:"varint,4,opt,name=vanished,proto3" json:"vanished,omitempty"`
-	// unreadable is how many files and directories could not be read.
-	Unreadable int64 `protobuf:"varint,5,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
-	// first_unreadable names one of those.
-	FirstUnreadable string `protobuf:"bytes,6,opt,name=first_unreadable,json=firstUnreadable,proto3" json:"first_unreadable,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
-}
-
-func (x *PackSummary) Reset() {
-	*x = PackSummary{}
-	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *PackSummary) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*PackSummary) ProtoMessage() {}
-
-func (x *PackSummary) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[4]
+func (x *PackResponse) GetInfo() *FileInfo {
 	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
+		return x.Info
 	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use PackSummary.ProtoReflect.Descriptor instead.
-func (*PackSummary) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_fs_tree_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *PackSummary) GetEntries() int64 {
-	if x != nil {
-		return x.Entries
-	}
-	return 0
-}
-
-func (x *PackSummary) GetBytes() int64 {
-	if x != nil {
-		return x.Bytes
-	}
-	return 0
-}
-
-func (x *PackSummary) GetSkipped() int64 {
-	if x != nil {
-		return x.Skipped
-	}
-	return 0
-}
-
-func (x *PackSummary) GetVanished() int64 {
-	if x != nil {
-		return x.Vanished
-	}
-	return 0
-}
-
-func (x *PackSummary) GetUnreadable() int64 {
-	if x != nil {
-		return x.Unreadable
-	}
-	return 0
-}
-
-func (x *PackSummary) GetFirstUnreadable() string {
-	if x != nil {
-		return x.FirstUnreadable
-	}
-	return ""
+	return nil
 }
 
 // UnpackRequest (verb fs.unpack) makes a tree from a tar archive that the caller sends on the op's "in" subject as data
@@ -459,7 +367,7 @@ type UnpackRequest struct {
 
 func (x *UnpackRequest) Reset() {
 	*x = UnpackRequest{}
-	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[5]
+	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -471,7 +379,7 @@ func (x *UnpackRequest) String() string {
 func (*UnpackRequest) ProtoMessage() {}
 
 func (x *UnpackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[5]
+	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -484,7 +392,7 @@ func (x *UnpackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackRequest.ProtoReflect.Descriptor instead.
 func (*UnpackRequest) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_fs_tree_proto_rawDescGZIP(), []int{5}
+	return file_sandbus_v1_fs_tree_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *UnpackRequest) GetMeta() *RequestMeta {
@@ -532,7 +440,7 @@ type UnpackResponse struct {
 
 func (x *UnpackResponse) Reset() {
 	*x = UnpackResponse{}
-	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[6]
+	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -544,7 +452,7 @@ func (x *UnpackResponse) String() string {
 func (*UnpackResponse) ProtoMessage() {}
 
 func (x *UnpackResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[6]
+	mi := &file_sandbus_v1_fs_tree_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -557,7 +465,7 @@ func (x *UnpackResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnpackResponse.ProtoReflect.Descriptor instead.
 func (*UnpackResponse) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_fs_tree_proto_rawDescGZIP(), []int{6}
+	return file_sandbus_v1_fs_tree_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *UnpackResponse) GetError() *Error {
@@ -608,25 +516,16 @@ const file_sandbus_v1_fs_tree_proto_rawDesc = "" +
 	" \x01(\x03R\amtimeNs\"?\n" +
 	"\rUploadStarted\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x03R\x06offset\x12\x16\n" +
-	"\x06sha256\x18\x02 \x01(\fR\x06sha256\"\xb4\x01\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256\"\x9c\x01\n" +
 	"\vPackRequest\x12+\n" +
 	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
 	"\bpath_raw\x18\x03 \x01(\fR\apathRaw\x12\x14\n" +
 	"\x05names\x18\x04 \x03(\tR\x05names\x12\x1b\n" +
-	"\tnames_raw\x18\x05 \x03(\fR\bnamesRaw\x12\x16\n" +
-	"\x06window\x18\x06 \x01(\x03R\x06window\"7\n" +
-	"\vPackStarted\x12(\n" +
-	"\x04info\x18\x01 \x01(\v2\x14.sandbus.v1.FileInfoR\x04info\"\xbe\x01\n" +
-	"\vPackSummary\x12\x18\n" +
-	"\aentries\x18\x01 \x01(\x03R\aentries\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x18\n" +
-	"\askipped\x18\x03 \x01(\x03R\askipped\x12\x1a\n" +
-	"\bvanished\x18\x04 \x01(\x03R\bvanished\x12\x1e\n" +
-	"\n" +
-	"unreadable\x18\x05 \x01(\x03R\n" +
-	"unreadable\x12)\n" +
-	"\x10first_unreadable\x18\x06 \x01(\tR\x0ffirstUnreadable\"\x84\x01\n" +
+	"\tnames_raw\x18\x05 \x03(\fR\bnamesRaw\"a\n" +
+	"\fPackResponse\x12'\n" +
+	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12(\n" +
+	"\x04info\x18\x02 \x01(\v2\x14.sandbus.v1.FileInfoR\x04info\"\x84\x01\n" +
 	"\rUnpackRequest\x12+\n" +
 	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
@@ -650,30 +549,30 @@ func file_sandbus_v1_fs_tree_proto_rawDescGZIP() []byte {
 	return file_sandbus_v1_fs_tree_proto_rawDescData
 }
 
-var file_sandbus_v1_fs_tree_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
+var file_sandbus_v1_fs_tree_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_sandbus_v1_fs_tree_proto_goTypes = []any{
 	(*UploadRequest)(nil),  // 0: sandbus.v1.UploadRequest
 	(*UploadStarted)(nil),  // 1: sandbus.v1.UploadStarted
 	(*PackRequest)(nil),    // 2: sandbus.v1.PackRequest
-	(*PackStarted)(nil),    // 3: sandbus.v1.PackStarted
-	(*PackSummary)(nil),    // 4: sandbus.v1.PackSummary
-	(*UnpackRequest)(nil),  // 5: sandbus.v1.UnpackRequest
-	(*UnpackResponse)(nil), // 6: sandbus.v1.UnpackResponse
-	(*RequestMeta)(nil),    // 7: sandbus.v1.RequestMeta
+	(*PackResponse)(nil),   // 3: sandbus.v1.PackResponse
+	(*UnpackRequest)(nil),  // 4: sandbus.v1.UnpackRequest
+	(*UnpackResponse)(nil), // 5: sandbus.v1.UnpackResponse
+	(*RequestMeta)(nil),    // 6: sandbus.v1.RequestMeta
+	(*Error)(nil),          // 7: sandbus.v1.Error
 	(*FileInfo)(nil),       // 8: sandbus.v1.FileInfo
-	(*Error)(nil),          // 9: sandbus.v1.Error
 }
 var file_sandbus_v1_fs_tree_proto_depIdxs = []int32{
-	7, // 0: sandbus.v1.UploadRequest.meta:type_name -> sandbus.v1.RequestMeta
-	7, // 1: sandbus.v1.PackRequest.meta:type_name -> sandbus.v1.RequestMeta
-	8, // 2: sandbus.v1.PackStarted.info:type_name -> sandbus.v1.FileInfo
-	7, // 3: sandbus.v1.UnpackRequest.meta:type_name -> sandbus.v1.RequestMeta
-	9, // 4: sandbus.v1.UnpackResponse.error:type_name -> sandbus.v1.Error
-	5, // [5:5] is the sub-list for method output_type
-	5, // [5:5] is the sub-list for method input_type
-	5, // [5:5] is the sub-list for extension type_name
-	5, // [5:5] is the sub-list for extension extendee
-	0, // [0:5] is the sub-list for field type_name
+	6, // 0: sandbus.v1.UploadRequest.meta:type_name -> sandbus.v1.RequestMeta
+	6, // 1: sandbus.v1.PackRequest.meta:type_name -> sandbus.v1.RequestMeta
+	7, // 2: sandbus.v1.PackResponse.error:type_name -> sandbus.v1.Error
+	8, // 3: sandbus.v1.PackResponse.info:type_name -> sandbus.v1.FileInfo
+	6, // 4: sandbus.v1.UnpackRequest.meta:type_name -> sandbus.v1.RequestMeta
+	7, // 5: sandbus.v1.UnpackResponse.error:type_name -> sandbus.v1.Error
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_sandbus_v1_fs_tree_proto_init() }
@@ -689,7 +588,7 @@ func file_sandbus_v1_fs_tree_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbus_v1_fs_tree_proto_rawDesc), len(file_sandbus_v1_fs_tree_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   7,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
