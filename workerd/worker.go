@@ -128,6 +128,7 @@ func (w *Worker) register(srv *bus.Server) {
 	srv.HandleStream("fs.upload", w.files.Upload)
 	srv.HandleStream("fs.pack", w.files.Pack)
 	srv.HandleStream("fs.unpack", w.files.Unpack)
+	srv.HandleStream("fs.watch", w.files.Watch)
 	srv.HandleStream("fs.read", w.files.Read)
 	srv.HandleStream("fs.write", w.files.Write)
 	bus.HandleOp(srv, "shell.run", w.runShell)
