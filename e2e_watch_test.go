@@ -22,8 +22,8 @@ type watching struct {
 	seen   []harnesslib.WatchEvent
 }
 
-// startWatch returns when the watch is in place.
-func startWatch(t *testing.T, b *filesBox, dir string, o harnesslib.WatchOptions) *watching {
+// startWatch watches the directory w, and returns when that is in place.
+func startWatch(t *testing.T, b *filesBox, o harnesslib.WatchOptions) *watching {
 	t.Helper()
 	w := &watching{events: make(chan harnesslib.WatchEvent), ended: make(chan error, 1)}
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -32,7 +32,7 @@ func startWatch(t *testing.T, b *filesBox, dir string, o harnesslib.WatchOptions
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for ev, err := range b.WatchWith(ctx, dir, o) {
+		for ev, err := range b.WatchWith(ctx, "w", o) {
 			if err != nil {
 				w.ended <- err
 				return
@@ -89,8 +89,10 @@ func TestFilesWatch(t *testing.T) {
 			ctx := t.Context()
 			b.put(t, "w/old/deep/f", "1", 0o644)
 			require.NoError(t, os.Symlink("/", b.path("w/rootlink"))) // not followed
-			w := startWatch(t, b, "w", harnesslib.WatchOptions{})
-			put := func(name, content string) { require.NoError(t, os.WriteFile(b.path("w/"+name), []byte(content), 0o644)) }
+			w := startWatch(t, b, harnesslib.WatchOptions{})
+			put := func(name, content string) {
+				require.NoError(t, os.WriteFile(b.path("w/"+name), []byte(content), 0o644))
+			}
 
 			put("old/deep/f", "2")
 			w.await(t, harnesslib.WatchWrite, "old/deep/f")
@@ -145,9 +147,9 @@ func TestFilesWatch(t *testing.T) {
 		for i := range 20 {
 			require.NoError(t, os.MkdirAll(b.path(fmt.Sprintf("w/%02d", i)), 0o755))
 		}
-		w := startWatch(t, b, "w", harnesslib.WatchOptions{MaxDirectories: 5})
+		w := startWatch(t, b, harnesslib.WatchOptions{MaxDirectories: 5})
 		w.await(t, harnesslib.WatchLost, "04")
-		flat := startWatch(t, b, "w", harnesslib.WatchOptions{Flat: true})
+		flat := startWatch(t, b, harnesslib.WatchOptions{Flat: true})
 		require.NoError(t, os.WriteFile(b.path("w/00/f"), nil, 0o644))
 		require.NoError(t, os.WriteFile(b.path("w/f"), nil, 0o644))
 		flat.await(t, harnesslib.WatchCreate, "f")
@@ -156,7 +158,7 @@ func TestFilesWatch(t *testing.T) {
 	t.Run("a slow reader is told what it missed", func(t *testing.T) {
 		b := newFilesBox(t, nil)
 		require.NoError(t, os.Mkdir(b.path("w"), 0o755))
-		w := startWatch(t, b, "w", harnesslib.WatchOptions{})
+		w := startWatch(t, b, harnesslib.WatchOptions{})
 		n := 40_000
 		for i := range n { // nobody takes them
 			require.NoError(t, os.Symlink("x", b.path(fmt.Sprintf("w/%060d", i))))

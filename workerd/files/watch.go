@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/fsnotify/fsnotify"
 	"google.golang.org/protobuf/proto"
@@ -68,7 +69,7 @@ func (r *Root) Watch(req *bus.Request) {
 type watcher struct {
 	notify *fsnotify.Watcher
 	root   *os.Root // of the tree
-	abs    string // the tree's real path
+	abs    string   // the tree's real path
 	flat   bool
 	max    int
 	dirs   map[string]string   // what is watched: the path that fsnotify has, by the name in the tree
@@ -216,18 +217,16 @@ var errWatchedGone = &bus.Error{Code: sandbusv1.Code_CODE_NOT_FOUND, Message: "t
 // is bounded and counts what does not fit.
 func (w *watcher) run(ctx context.Context, out *bus.Sender) error {
 	life, stop := context.WithCancelCause(ctx)
+	var sending sync.WaitGroup
+	defer sending.Wait()
+	defer stop(nil)
 	sent := make(chan error, 1)
-	go func() { sent <- w.queue.send(life, out) }()
-	defer func() {
-		stop(nil)
-		<-sent
-	}()
+	sending.Go(func() { sent <- w.queue.send(life, out) })
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case err := <-sent:
-			sent <- nil
 			return err
 		case ev, ok := <-w.notify.Events:
 			if !ok {
@@ -236,10 +235,8 @@ func (w *watcher) run(ctx context.Context, out *bus.Sender) error {
 			if !w.event(ev) {
 				w.queue.close()
 				if err := <-sent; err != nil {
-					sent <- nil
 					return err
 				}
-				sent <- nil
 				return errWatchedGone
 			}
 		case err, ok := <-w.notify.Errors:

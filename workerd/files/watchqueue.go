@@ -28,7 +28,9 @@ type watchQueue struct {
 	closed bool
 }
 
-func (q *watchQueue) add(kind sandbusv1.WatchKind, path string) { q.put(watchEvent{kind: kind, path: path}) }
+func (q *watchQueue) add(kind sandbusv1.WatchKind, path string) {
+	q.put(watchEvent{kind: kind, path: path})
+}
 
 // put notes an event. One that equals the latest is that one: a write to a file is many events of the system.
 func (q *watchQueue) put(e watchEvent) {
