@@ -85,6 +85,9 @@ func (s *Sandbox) read(ctx context.Context, req *sandbusv1.ReadRequest, name str
 	return resp, nil
 }
 
+// abandonWindow is how long a call that has failed already waits for the worker to note that.
+const abandonWindow = 2 * time.Second
+
 // abandon ends an op that failed on our side, so that the worker does not go on sending.
 func (s *Sandbox) abandon(ctx context.Context, t bus.Target, op bus.OpID, err error) {
 	if err == nil || errors.Is(err, bus.ErrNoResponders) || errors.Is(err, bus.ErrPeerSilent) || errors.Is(err, bus.ErrClosed) {
@@ -93,7 +96,7 @@ func (s *Sandbox) abandon(ctx context.Context, t bus.Target, op bus.OpID, err er
 	if _, said := errors.AsType[*bus.Error](err); said {
 		return // the worker's own word: it is over there
 	}
-	abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortWindow)
+	abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonWindow)
 	defer cancel()
 	// What it fails with says no more than err does.
 	_ = s.hub.caller.Control(abort, t, op, "abort", &sandbusv1.AbortRequest{Reason: "the harness gave up"}, &sandbusv1.AbortResponse{})
