@@ -412,3 +412,26 @@ func evilArchives() map[string][]byte {
 		"device":         one(&tar.Header{Typeflag: tar.TypeBlock, Name: "sda"}),
 	}
 }
+
+func TestFilesDownloadOfAChangingFile(t *testing.T) {
+	b := newFilesBox(t, nil)
+	b.put(t, "log", strings.Repeat("x", 4<<20), 0o644)
+	to, err := os.Create(filepath.Join(t.TempDir(), "down"))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, to.Close()) }()
+	once := false
+	err = b.Download(t.Context(), "log", to, harnesslib.DownloadOptions{Progress: func(done, _ int64) {
+		if !once {
+			once = true
+			b.put(t, "log", strings.Repeat("y", 4<<20), 0o644)
+		}
+	}})
+	require.ErrorIs(t, err, harnesslib.ErrConflict)
+	// A local file that is no beginning of it is dropped.
+	_, err = to.WriteAt([]byte("zzz"), 0)
+	require.NoError(t, err)
+	require.NoError(t, b.Download(t.Context(), "log", to, harnesslib.DownloadOptions{}))
+	got, err := os.ReadFile(to.Name())
+	require.NoError(t, err)
+	require.True(t, strings.Repeat("y", 4<<20) == string(got))
+}

@@ -37,7 +37,10 @@ func (s *Sandbox) ReadFile(ctx context.Context, name string) ([]byte, error) {
 	if resp.GetStreamed() {
 		return buf.Bytes(), nil
 	}
-	return append([]byte{}, resp.GetData()...), nil
+	if data := resp.GetData(); data != nil {
+		return data, nil
+	}
+	return []byte{}, nil
 }
 
 // ReadRange returns up to length bytes of a regular file from an offset on, fewer only at its end; length is 1 byte to
