@@ -39,9 +39,15 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 	}
 	s := &Stream{caller: c, target: t, op: op, last: time.Now()}
 	s.in = newReceiver(ClampWindow(window), func(b []byte) error { return c.conn.publish(s.controlSubject("ack"), b) })
+	if input { // before the request goes out: a refusal may come at once, and must find what it stops
+		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
+	}
 	reply := c.replySubject(t, op)
 	if err := c.register(op, &call{subject: reply, heard: s.heard, failed: s.in.fail}); err != nil {
 		s.in.fail(ErrClosed)
+		if s.out != nil {
+			s.out.stop(ErrClosed)
+		}
 		return nil, err
 	}
 	if err := c.publish(ctx, t.prefix()+verb, reply, payload); err != nil {
@@ -50,9 +56,6 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if input {
-		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
-	}
 	s.watchdog = time.AfterFunc(silenceLimit, s.checkSilence)
 	return s, nil
 }
