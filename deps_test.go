@@ -21,7 +21,8 @@ func deps(t *testing.T, args ...string) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// TestArrows holds which way imports may point: schemas <- bus <- workerd | harnesslib <- loadtest, cmd.
+// TestArrows holds which way imports may point: schemas <- bus <- workerd | harnesslib <- loadtest, cmd;
+// textedit and treetar know none of them, and serve both sides.
 func TestArrows(t *testing.T) {
 	for _, c := range []struct {
 		from      string   // these packages, with all that they need,
@@ -30,6 +31,8 @@ func TestArrows(t *testing.T) {
 		{"./schemas/...", []string{"bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
 		{"./bus", []string{"workerd", "harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 		{"./bus/hub", []string{"workerd", "harnesslib", "cmd", "loadtest"}},
+		{"./textedit", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
+		{"./treetar", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
 		{"./workerd/...", []string{"harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 		{"./harnesslib/...", []string{"workerd", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 		{"./cmd/workerd", []string{"harnesslib", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},

@@ -27,6 +27,7 @@ type Receiver struct {
 	eof      bool       // an EOF frame has arrived
 	ended    bool       // the end frame has arrived
 	err      error
+	heard    time.Time     // when the sender said something last
 	wake     chan struct{} // has one element when the queue has changed
 	timer    *time.Timer   // sends an ack that is due
 	armed    bool
@@ -34,14 +35,25 @@ type Receiver struct {
 
 // newReceiver takes a stream whose sender began with a window of credit. publish hands an ack to the connection.
 func newReceiver(window int64, publish func([]byte) error) *Receiver {
-	r := &Receiver{publish: publish, base: uint64(window), window: uint64(window), granted: time.Now(), limit: uint64(window), wake: make(chan struct{}, 1)}
+	r := &Receiver{
+		publish: publish, base: uint64(window), window: uint64(window), limit: uint64(window),
+		granted: time.Now(), heard: time.Now(), wake: make(chan struct{}, 1),
+	}
 	r.timer = time.AfterFunc(time.Hour, r.tick)
 	r.timer.Stop()
 	return r
 }
 
-// Next returns the next frame; the frame of kind FrameEnd is the last one. Its body is the caller's. Errors: the context's cause, *StreamError, or the error with which this side was stopped.
+// Next returns the next frame; the frame of kind FrameEnd is the last one. Its body is the caller's. Errors: the
+// context's cause, ErrPeerSilent when the sender has said nothing for a minute (a live one sends keep-alives),
+// *StreamError, or the error with which this side was stopped.
 func (r *Receiver) Next(ctx context.Context) (Frame, error) {
+	f, ok, err := r.pop()
+	if ok || err != nil {
+		return f, err
+	}
+	silence := time.NewTimer(peerSilence)
+	defer silence.Stop()
 	for {
 		f, ok, err := r.pop()
 		if ok || err != nil {
@@ -51,8 +63,22 @@ func (r *Receiver) Next(ctx context.Context) (Frame, error) {
 		case <-r.wake:
 		case <-ctx.Done():
 			return Frame{}, context.Cause(ctx)
+		case <-silence.C:
+			silence.Reset(r.checkSilence())
 		}
 	}
+}
+
+// checkSilence ends the stream when its sender has been silent for too long; else it says when to look again.
+func (r *Receiver) checkSilence() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	left := peerSilence - time.Since(r.heard)
+	if left <= 0 {
+		r.failLocked(fmt.Errorf("%w: nothing came for %s", ErrPeerSilent, peerSilence))
+		return peerSilence
+	}
+	return left
 }
 
 func (r *Receiver) pop() (Frame, bool, error) {
@@ -109,6 +135,7 @@ func (r *Receiver) deliver(f Frame) {
 	if r.err != nil {
 		return
 	}
+	r.heard = time.Now()
 	switch {
 	case f.Kind == FrameKeepAlive:
 		if f.Seq > r.expected {

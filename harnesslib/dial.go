@@ -16,10 +16,6 @@ import (
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 )
 
-// abandonWindow is how long a dial that its caller gave up waits for the sandbox to have noted that. A sandbox that
-// does not finds out by itself, after a minute.
-const abandonWindow = time.Second
-
 // DialContext connects to a TCP listener in the sandbox: its loopback addresses, and others when its worker allows
 // that. network is "tcp", "tcp4" or "tcp6"; names are looked up in the sandbox. It fits http.Transport. ctx bounds the
 // connecting only.

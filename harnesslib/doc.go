@@ -5,6 +5,12 @@
 //	out, err := sb.Command("go", "test", "./...").CombinedOutput(ctx)
 //	b, err := sb.ReadFile(ctx, "go.mod")
 //
+// # Files
+//
+// File operations take one request each, and are atomic where they change something: ReadFile, WriteFile, Edit, Entries
+// and their siblings, Batch for many at once, FS for io/fs, Upload and Download for large files, CopyIn and CopyOut for
+// trees, Watch for what happens.
+//
 // # Errors
 //
 // A command that ran and failed is an *[ExitError]. Everything else means that the fabric failed: [ErrUnknownSandbox]

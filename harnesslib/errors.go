@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"syscall"
 
 	"github.com/sandbus/sandbus/bus"
@@ -26,6 +27,12 @@ var (
 	ErrAborted     = errors.New("aborted")
 	ErrOutputLimit = errors.New("output limit reached")
 	ErrOOM         = errors.New("out of memory")
+	// ErrConflict says that a file is not as the caller expected it; nothing was changed.
+	ErrConflict = errors.New("precondition does not hold")
+	// ErrTooLarge says that a bound was passed; the error's text has the value, the bound and what to do instead.
+	ErrTooLarge = errors.New("over a bound")
+	// ErrNotRegular says that a path is a FIFO, socket or device, which file operations do not open.
+	ErrNotRegular = errors.New("no regular file")
 )
 
 // SandboxError names the sandbox that could not be asked. It wraps ErrUnknownSandbox or ErrUnreachable.
@@ -183,6 +190,12 @@ func (e *remoteError) Is(target error) bool {
 		return e.code == sandbusv1.Code_CODE_PERMISSION
 	case fs.ErrInvalid:
 		return e.code == sandbusv1.Code_CODE_INVALID
+	case ErrConflict:
+		return e.code == sandbusv1.Code_CODE_CONFLICT
+	case ErrTooLarge:
+		return e.code == sandbusv1.Code_CODE_TOO_LARGE
+	case ErrNotRegular:
+		return e.code == sandbusv1.Code_CODE_NOT_REGULAR
 	}
 	return e.errno != 0 && target == e.errno
 }
@@ -197,13 +210,16 @@ func pathError(op, path string, err error) error {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	reason := be.Message
+	if _, after, ok := strings.Cut(reason, path+": "); ok && path != "" { // a PathError names it, too
+		reason = after
+	}
 	switch be.Code {
 	case sandbusv1.Code_CODE_NOT_FOUND:
 		reason = "not found"
 	case sandbusv1.Code_CODE_EXISTS:
 		reason = "exists already"
 	default:
-		if be.Errno != 0 {
+		if be.Errno != 0 && !strings.Contains(reason, "(rule: ") {
 			reason = syscall.Errno(be.Errno).Error()
 		}
 	}

@@ -25,6 +25,12 @@ type Config struct {
 	ConnectTimeout time.Duration
 	// Dir is where relative paths and commands without a directory of their own begin; empty means the process's.
 	Dir string
+	// Root confines file operations to the tree below this directory: paths and links that lead out are refused. Commands
+	// are not confined by it: what they may touch is the system's to say. Empty means that file operations go
+	// everywhere. Dir must be below it; when Dir is empty it is Root.
+	Root string
+	// ReadOnly refuses file operations that change something. Commands are not held by it.
+	ReadOnly bool
 	// Shell is the shell's binary; empty means bash of PATH, else sh, else none: then scripts are refused and all else
 	// works.
 	Shell string
@@ -69,6 +75,16 @@ func (c *Config) check() error {
 	}
 	if id := c.Credential.Identity(); id.Role != bus.RoleSandbox {
 		return fmt.Errorf("credential: is a %s's, want a sandbox's", id.Role)
+	}
+	if c.Root != "" {
+		abs, err := filepath.Abs(c.Root)
+		if err != nil {
+			return fmt.Errorf("root %q: %w", c.Root, err)
+		}
+		c.Root = abs
+		if c.Dir == "" {
+			c.Dir = abs
+		}
 	}
 	if c.Dir == "" {
 		wd, err := os.Getwd()

@@ -36,14 +36,22 @@ func New(cfg Config) (*Worker, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
+	tree, err := files.Open(files.Config{Dir: cfg.Dir, Root: cfg.Root, ReadOnly: cfg.ReadOnly})
+	if err != nil {
+		return nil, err
+	}
+	found, err := search.Open(search.Config{Dir: cfg.Dir, Root: cfg.Root})
+	if err != nil {
+		return nil, errors.Join(err, tree.Close())
+	}
 	id := cfg.Credential.Identity()
 	return &Worker{
 		cfg:    cfg,
 		target: bus.Target{Zone: id.Zone, Sandbox: bus.SandboxID(id.Name), Instance: bus.NewInstanceID()},
 		env:    childEnv(os.Environ()),
-		files:  files.New(cfg.Dir),
+		files:  tree,
 		dial:   dial.New(cfg.DialAnywhere),
-		search: search.New(cfg.Dir),
+		search: found,
 	}, nil
 }
 
@@ -76,6 +84,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.env = setenv(w.env, "SANDBUS_LINEAGE", line.name)
 	w.execs = execs.NewManager(execs.Config{Shell: w.cfg.Shell, SpoolDir: w.cfg.SpoolDir, Logger: w.cfg.Logger})
 	defer w.execs.Close()
+	defer func() { _ = errors.Join(w.files.Close(), w.search.Close()) }() // nothing is written to them
 	if w.cfg.Shell != "" {
 		w.shells, err = shell.NewPool(shell.Config{
 			Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Max: w.cfg.Shells, Logger: w.cfg.Logger,
@@ -164,6 +173,19 @@ func (w *Worker) register(srv *bus.Server) {
 	bus.Handle(srv, "fs.list", noContext(w.files.List))
 	bus.Handle(srv, "fs.mkdir", noContext(w.files.Mkdir))
 	bus.Handle(srv, "fs.remove", noContext(w.files.Remove))
+	bus.Handle(srv, "fs.rename", noContext(w.files.Rename))
+	bus.Handle(srv, "fs.chmod", noContext(w.files.Chmod))
+	bus.Handle(srv, "fs.symlink", noContext(w.files.Symlink))
+	bus.Handle(srv, "fs.readlink", noContext(w.files.Readlink))
+	bus.Handle(srv, "fs.mime", noContext(w.files.Mime))
+	bus.Handle(srv, "fs.edit", noContext(w.files.Edit))
+	bus.HandleOp(srv, "fs.copy", w.files.Copy)
+	bus.HandleOp(srv, "fs.hash", w.files.Hash)
+	bus.HandleOp(srv, "fs.batch", w.files.Batch)
+	srv.HandleStream("fs.upload", w.files.Upload)
+	srv.HandleStream("fs.pack", w.files.Pack)
+	srv.HandleStream("fs.unpack", w.files.Unpack)
+	srv.HandleStream("fs.watch", w.files.Watch)
 	srv.HandleQuick("fs.read", w.files.Read)
 	srv.HandleStream("fs.write", w.files.Write)
 	bus.HandleOp(srv, "fs.walk", w.search.Walk)

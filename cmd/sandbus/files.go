@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path"
-	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -209,97 +206,4 @@ func printLong(w io.Writer, infos []fs.FileInfo) error {
 		_, _ = fmt.Fprintf(tw, "%s\t%d\t%s\t %s\n", fi.Mode(), fi.Size(), fi.ModTime().Local().Format("2006-01-02 15:04:05"), name)
 	}
 	return tw.Flush()
-}
-
-func newCp(a *app) *cobra.Command {
-	c := &cobra.Command{
-		Use:   "cp SOURCE DESTINATION",
-		Short: "Copy a file to or from a sandbox",
-		Long: `cp copies one file. ID:PATH is a path in a sandbox, :PATH one in the only sandbox, all else is a path here;
-"-" is standard input or output. A destination that is a directory gets a file of the source's name. The file appears
-at its place whole or not at all.`,
-		Example: `  sandbus cp box1:/var/log/build.log .
-  sandbus cp patch.diff box1:/tmp/`,
-		Args: cobra.ExactArgs(2),
-		RunE: func(c *cobra.Command, args []string) error {
-			src, err := parseOperand(args[0])
-			if err != nil {
-				return err
-			}
-			dst, err := parseOperand(args[1])
-			if err != nil {
-				return err
-			}
-			if src.remote == dst.remote {
-				return &usageError{errors.New("want one path in a sandbox (ID:PATH or :PATH) and one here")}
-			}
-			return a.withSandbox(c.Context(), or(src.sandbox, dst.sandbox), func(sb *harnesslib.Sandbox) error {
-				if src.remote {
-					return a.copyFrom(c.Context(), sb, src.path, dst.path)
-				}
-				return a.copyTo(c.Context(), sb, src.path, dst.path)
-			})
-		},
-	}
-	a.sandboxFlag(c)
-	return c
-}
-
-func (a *app) copyFrom(ctx context.Context, sb *harnesslib.Sandbox, src, dst string) (err error) {
-	if dst == "-" {
-		return sb.CopyFrom(ctx, src, a.stdout)
-	}
-	if fi, err := os.Stat(dst); err == nil && fi.IsDir() {
-		dst = filepath.Join(dst, path.Base(src))
-	}
-	fi, err := sb.Stat(ctx, src)
-	if err != nil {
-		return err
-	}
-	tmp, err := os.CreateTemp(filepath.Dir(dst), ".sandbus-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = tmp.Close()           // the error that counts is err
-			_ = os.Remove(tmp.Name()) // likewise
-		}
-	}()
-	if err := sb.CopyFrom(ctx, src, tmp); err != nil {
-		return err
-	}
-	if err := tmp.Chmod(fi.Mode().Perm()); err != nil {
-		return err
-	}
-	if err := tmp.Close(); err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), dst)
-}
-
-func (a *app) copyTo(ctx context.Context, sb *harnesslib.Sandbox, src, dst string) error {
-	in, name, perm := a.stdin, "", fs.FileMode(0o644)
-	if src != "-" {
-		f, err := os.Open(src)
-		if err != nil {
-			return err
-		}
-		defer func() { _ = f.Close() }() // read only
-		fi, err := f.Stat()
-		if err != nil {
-			return err
-		}
-		if fi.IsDir() {
-			return fmt.Errorf("copy %s: is a directory", src)
-		}
-		in, name, perm = f, filepath.Base(src), fi.Mode().Perm()
-	}
-	if fi, err := sb.Stat(ctx, dst); err == nil && fi.IsDir() || strings.HasSuffix(dst, "/") {
-		if name == "" {
-			return fmt.Errorf("copy to %s: is a directory, and standard input has no name", dst)
-		}
-		dst = path.Join(dst, name)
-	}
-	return sb.CopyTo(ctx, dst, in, perm)
 }

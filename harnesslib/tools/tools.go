@@ -91,6 +91,9 @@ func For(sb *harnesslib.Sandbox, cfg Config) *Tools {
 	if cfg.Searcher == nil {
 		cfg.Searcher = sb
 	}
+	if cfg.Editor == nil {
+		cfg.Editor = editor{sb}
+	}
 	if cfg.Shell == nil {
 		cfg.Shell = shell{sb}
 	}

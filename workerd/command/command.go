@@ -74,23 +74,15 @@ func (o *options) settings() []*setting {
 		{name: "creds", help: "file with the sandbox's credential", set: text(&o.credsFile)},
 		{name: "token", help: "the credential itself; set it in the environment, where ps does not show it", set: text(&o.token)},
 		{name: "dir", help: "where relative paths and commands begin (default: the current directory)", set: text(&o.cfg.Dir)},
+		{name: "root", help: "confine file operations to this directory; commands are not confined (default: not at all)", set: text(&o.cfg.Root)},
+		{name: "read-only", help: "refuse file operations that change something: true or false (default false)", set: boolean(&o.cfg.ReadOnly)},
 		{name: "shell", help: "the shell's binary (default: bash, else sh)", set: text(&o.cfg.Shell)},
 		{name: "shells", help: "how many warm shells may live at once, 1 to 1024 (default: twice the CPUs, at least 4)", set: number(&o.cfg.Shells, 1024)},
 		{name: "slots", help: "how many leases are granted at once, 1 to 65535 (default: one per CPU)", set: number(&o.cfg.Slots, 65535)},
 		{name: "label", help: "NAME=VALUE marks, separated by commas", set: o.labels},
 		{name: "image", help: "what the sandbox was made from", set: text(&o.cfg.Image)},
-		{name: "trusted", help: "the operator vouches for the sandbox: true or false (default false)", set: func(v string) (err error) {
-			if o.cfg.Trusted, err = strconv.ParseBool(v); err != nil {
-				return errors.New("want true or false")
-			}
-			return nil
-		}},
-		{name: "dial-anywhere", help: "harnesses may connect to every address that the sandbox reaches, not only to its loopback: true or false (default false)", set: func(v string) (err error) {
-			if o.cfg.DialAnywhere, err = strconv.ParseBool(v); err != nil {
-				return errors.New("want true or false")
-			}
-			return nil
-		}},
+		{name: "trusted", help: "the operator vouches for the sandbox: true or false (default false)", set: boolean(&o.cfg.Trusted)},
+		{name: "dial-anywhere", help: "harnesses may connect to every address that the sandbox reaches, not only to its loopback: true or false (default false)", set: boolean(&o.cfg.DialAnywhere)},
 		{name: "connect-timeout", help: "how long to try to reach the hub at the start, such as 30s (default: for ever)", set: duration(&o.cfg.ConnectTimeout)},
 		{name: "state-dir", help: "where a name is kept by which the next worker finds what a crash has left (default: the user's state directory)", set: text(&o.cfg.StateDir)},
 		{name: "spool-dir", help: "where files with the full output of execs go (default: the temporary directory)", set: text(&o.cfg.SpoolDir)},
@@ -111,6 +103,15 @@ func number(p *int, bound int) func(string) error {
 			return fmt.Errorf("want a number from 1 to %d", bound)
 		}
 		*p = n
+		return nil
+	}
+}
+
+func boolean(p *bool) func(string) error {
+	return func(v string) (err error) {
+		if *p, err = strconv.ParseBool(v); err != nil {
+			return errors.New("want true or false")
+		}
 		return nil
 	}
 }

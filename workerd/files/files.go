@@ -3,7 +3,7 @@ package files
 import (
 	"errors"
 	"fmt"
-	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,13 +14,61 @@ import (
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 )
 
-// Root is a sandbox's file tree as the worker sees it.
+// Root is a sandbox's file tree as the worker sees it. Its methods may be used by several goroutines.
 type Root struct {
-	dir string // where relative paths begin; absolute
+	dir      string // where relative paths begin; absolute
+	cage     *cage  // nil: paths lead anywhere
+	readOnly bool
+	locks    locks
+	uploads  uploads
 }
 
-// New serves paths; relative ones begin at dir, which must be absolute.
+// Config says what of the file system is served.
+type Config struct {
+	// Dir is where relative paths begin. Must be absolute, and below Root when that is set.
+	Dir string
+	// Root is the directory to which all paths are confined; empty means that they are not. Must be absolute.
+	Root string
+	// ReadOnly refuses all that changes files.
+	ReadOnly bool
+}
+
+// New serves paths without confinement; relative ones begin at dir, which must be absolute.
 func New(dir string) *Root { return &Root{dir: dir} }
+
+// Open serves paths as the configuration says. Errors: Root is no directory that can be opened, Dir is not below it.
+func Open(cfg Config) (*Root, error) {
+	r := New(cfg.Dir)
+	r.readOnly = cfg.ReadOnly
+	if cfg.Root == "" {
+		return r, nil
+	}
+	root, err := os.OpenRoot(cfg.Root)
+	if err != nil {
+		return nil, fmt.Errorf("root %q: %w", cfg.Root, err)
+	}
+	c := &cage{root: root, names: []string{filepath.Clean(cfg.Root)}, dir: "."}
+	if real, err := filepath.EvalSymlinks(cfg.Root); err == nil && real != c.names[0] {
+		c.names = append(c.names, real)
+	}
+	if c.dir, err = c.relative(cfg.Dir); err == nil {
+		_, err = root.Stat(c.dir)
+	}
+	if err != nil {
+		_ = root.Close() // nothing was changed
+		return nil, fmt.Errorf("directory %q: want one below the root %q: %w", cfg.Dir, cfg.Root, err)
+	}
+	r.cage = c
+	return r, nil
+}
+
+// Close lets go of the confined root. No method may be called afterwards.
+func (r *Root) Close() error {
+	if r.cage == nil {
+		return nil
+	}
+	return r.cage.root.Close()
+}
 
 // MaxPath is the longest path, in bytes (PATH_MAX with its NUL).
 const MaxPath = 4095
@@ -31,20 +79,40 @@ type pathRequest interface {
 	GetPathRaw() []byte
 }
 
-// resolve checks the path of a request. It returns the path as it was given, for messages, and as the system takes it.
+// resolve checks the path of a request. It returns the path as it was given, for messages, and an absolute one for the
+// system. In a confined tree that one is only good for what follows no link.
 func (r *Root) resolve(req pathRequest) (given, abs string, err error) {
-	given = bus.FromText(req.GetPath(), req.GetPathRaw())
-	switch {
-	case given == "":
-		return "", "", bus.Errorf(sandbusv1.Code_CODE_INVALID, "the path is empty")
-	case len(given) > MaxPath:
-		return "", "", bus.Errorf(sandbusv1.Code_CODE_INVALID, "the path has %d bytes, the bound is %d", len(given), MaxPath)
-	case strings.IndexByte(given, 0) >= 0:
-		return "", "", bus.Errorf(sandbusv1.Code_CODE_INVALID, "path %.200q has a NUL byte", given)
-	case given[0] == '/':
-		return given, given, nil
+	p, err := r.placeOf(req)
+	if err != nil {
+		return "", "", err
 	}
-	return given, r.dir + "/" + given, nil
+	if r.cage == nil {
+		return p.given, p.path, nil
+	}
+	if _, err := r.cage.root.Stat(p.path); err != nil {
+		return "", "", r.wrap("open", p, err)
+	}
+	return p.given, r.cage.names[len(r.cage.names)-1] + "/" + p.path, nil
+}
+
+// changing is placeOf for what changes files.
+func (r *Root) changing(verb string, req pathRequest) (place, error) {
+	p, err := r.placeOf(req)
+	if err == nil && r.readOnly {
+		err = &bus.Error{
+			Code: sandbusv1.Code_CODE_PERMISSION, Errno: int32(unix.EROFS), Path: p.given,
+			Message: verb + " " + printable(p.given) + ": this worker's files are read-only (rule: read-only)",
+		}
+	}
+	return p, err
+}
+
+// wrap gives an error its code.
+func (r *Root) wrap(verb string, p place, err error) error {
+	if err != nil && r.cage != nil && escapes(err) {
+		return r.cage.refusal(verb, p.given)
+	}
+	return wrap(verb, p.given, err)
 }
 
 // wrap gives a system error its code.
@@ -56,6 +124,9 @@ func wrap(verb, given string, err error) error {
 		return err
 	}
 	e := &bus.Error{Code: sandbusv1.Code_CODE_IO, Path: given}
+	if errors.Is(err, bus.ErrAborted) {
+		e.Code = sandbusv1.Code_CODE_ABORTED
+	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		e.Errno = int32(errno)
@@ -123,13 +194,21 @@ func fileType(mode uint32) sandbusv1.FileType {
 
 // info is a file's description on the wire.
 func info(name string, st *unix.Stat_t) *sandbusv1.FileInfo {
-	fi := &sandbusv1.FileInfo{
-		Type: fileType(st.Mode), Size: st.Size, Mode: st.Mode & 0o7777,
-		MtimeNs: st.Mtim.Nano(), Uid: st.Uid, Gid: st.Gid,
-		Nlink: uint64(st.Nlink), Inode: st.Ino, Device: uint64(st.Dev), //nolint:unconvert // the types differ by system
-	}
-	fi.Name, fi.NameRaw = bus.ToText(name)
+	fi := &sandbusv1.FileInfo{}
+	setInfo(fi, name, st)
 	return fi
+}
+
+func setInfo(fi *sandbusv1.FileInfo, name string, st *unix.Stat_t) {
+	fi.Name, fi.NameRaw = bus.ToText(name)
+	fi.Type, fi.Size, fi.Mode = fileType(st.Mode), st.Size, st.Mode&0o7777
+	fi.MtimeNs, fi.Uid, fi.Gid = st.Mtim.Nano(), st.Uid, st.Gid
+	fi.Nlink, fi.Inode, fi.Device = uint64(st.Nlink), st.Ino, uint64(st.Dev) //nolint:unconvert // the types differ by system
+}
+
+// tooLong is the message for content over a bound.
+func tooLong(verb, given string, size, bound int64, instead string) string {
+	return fmt.Sprintf("%s %s: %d bytes, the bound is %d: %s", verb, printable(given), size, bound, instead)
 }
 
 // regular refuses what is no regular file.
@@ -153,32 +232,21 @@ func typeName(t sandbusv1.FileType) string {
 
 // Stat answers fs.stat.
 func (r *Root) Stat(req *sandbusv1.StatRequest) (*sandbusv1.StatResponse, error) {
-	given, abs, err := r.resolve(req)
+	p, err := r.placeOf(req)
 	if err != nil {
 		return nil, err
 	}
 	var st unix.Stat_t
-	if req.GetNoFollow() {
-		err = ignoringEINTR(func() error { return unix.Lstat(abs, &st) })
-	} else {
-		err = ignoringEINTR(func() error { return unix.Stat(abs, &st) })
+	if err := r.stat(p, req.GetNoFollow(), &st); err != nil {
+		return nil, r.wrap("stat", p, err)
 	}
-	if err != nil {
-		return nil, wrap("stat", given, err)
-	}
-	fi := info(filepath.Base(given), &st)
+	fi := info(filepath.Base(p.given), &st)
 	if fi.GetType() == sandbusv1.FileType_FILE_TYPE_SYMLINK {
-		setTarget(fi, abs)
+		if link, err := r.readlink(p); err == nil { // one that has just vanished has no text
+			fi.LinkTarget, fi.LinkTargetRaw = bus.ToText(link)
+		}
 	}
 	return &sandbusv1.StatResponse{Info: fi}, nil
-}
-
-// setTarget adds a link's text; a link that has just vanished has none.
-func setTarget(fi *sandbusv1.FileInfo, path string) {
-	buf := make([]byte, MaxPath+1)
-	if n, err := unix.Readlink(path, buf); err == nil {
-		fi.LinkTarget, fi.LinkTargetRaw = bus.ToText(string(buf[:n]))
-	}
 }
 
 // ignoringEINTR repeats a call that a signal interrupted: FUSE and NFS let that happen.
@@ -192,48 +260,63 @@ func ignoringEINTR(f func() error) error {
 
 // Mkdir answers fs.mkdir.
 func (r *Root) Mkdir(req *sandbusv1.MkdirRequest) (*sandbusv1.MkdirResponse, error) {
-	given, abs, err := r.resolve(req)
+	p, err := r.changing("mkdir", req)
 	if err != nil {
+		return nil, err
+	}
+	if err := checkMode(req.GetMode()); err != nil {
 		return nil, err
 	}
 	mode := req.GetMode()
 	if mode == 0 {
 		mode = 0o777
 	}
-	if mode > 0o7777 {
-		return nil, bus.Errorf(sandbusv1.Code_CODE_INVALID, "mode %#o: the bound is 07777", mode)
-	}
 	if req.GetParents() {
-		err = mkdirAll(abs, mode)
+		err = r.mkdirAll(p, mode)
 	} else {
-		err = unix.Mkdir(abs, mode)
+		err = r.mkdir(p, mode)
 	}
 	if err != nil {
-		return nil, wrap("mkdir", given, err)
+		return nil, r.wrap("mkdir", p, err)
 	}
 	return &sandbusv1.MkdirResponse{}, nil
 }
 
+func (r *Root) mkdir(p place, mode uint32) error {
+	dir, fd, name, err := r.at(p)
+	if errors.Is(err, unix.EISDIR) {
+		return unix.EEXIST
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	return ignoringEINTR(func() error { return unix.Mkdirat(fd, name, mode) })
+}
+
 // mkdirAll makes a directory with its parents; those get 0777 less umask.
-func mkdirAll(abs string, mode uint32) error {
-	err := unix.Mkdir(abs, mode)
+func (r *Root) mkdirAll(p place, mode uint32) error {
+	err := r.mkdir(p, mode)
 	if errors.Is(err, unix.ENOENT) {
-		if parent := filepath.Dir(abs); parent != abs {
-			if err := mkdirAll(parent, 0o777); err != nil {
+		if parent, _ := p.split(); parent.path != p.path {
+			if err := r.mkdirAll(parent, 0o777); err != nil {
 				return err
 			}
-			err = unix.Mkdir(abs, mode)
+			err = r.mkdir(p, mode)
 		}
 	}
 	if errors.Is(err, unix.EEXIST) { // perhaps made by somebody else at the same time
 		var st unix.Stat_t
-		if serr := unix.Stat(abs, &st); serr != nil {
+		if serr := r.stat(p, false, &st); serr != nil {
 			return serr
 		}
 		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			return &fs.PathError{Op: "mkdir", Path: abs, Err: unix.ENOTDIR}
+			return unix.ENOTDIR
 		}
 		return nil
 	}
 	return err
 }
+
+// toValid is a text for a field of the schema that holds UTF-8 only.
+func toValid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }

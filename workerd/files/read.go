@@ -3,8 +3,9 @@ package files
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
+	"hash"
 	"io"
-	"os"
 	"path/filepath"
 	"sync"
 
@@ -25,66 +26,85 @@ func (r *Root) Read(req *bus.Request) {
 		req.Fail(err)
 		return
 	}
-	resp, rest, err := r.open(&m)
+	resp, rest, err := r.read(&m)
 	switch {
 	case err != nil:
 		req.Fail(err)
-	case rest == nil:
+	case rest == nowhere:
 		req.Reply(resp)
 		recycle(resp.GetData())
 	default:
 		req.Detach(func() {
-			defer func() { _ = rest.Close() }() // read only
-			r.stream(req, &m, resp, rest)
+			defer rest.close()
+			r.stream(req, &m, resp, rest.fd)
 		})
 	}
 }
 
-// open reads what fits into one message, or returns the file for a stream.
-func (r *Root) open(m *sandbusv1.ReadRequest) (*sandbusv1.ReadResponse, *os.File, error) {
-	given, abs, err := r.resolve(m)
+// openRegular opens a regular file and describes it.
+func (r *Root) openRegular(p place) (h handle, st unix.Stat_t, err error) {
+	h, err = r.open(p, unix.O_RDONLY)
 	if err != nil {
-		return nil, nil, err
+		return nowhere, st, err
 	}
-	if m.GetOffset() < 0 || m.GetLength() < 0 {
-		return nil, nil, bus.Errorf(sandbusv1.Code_CODE_INVALID, "offset %d, length %d: both are 0 or more", m.GetOffset(), m.GetLength())
-	}
-	var fd int
-	// Without O_NONBLOCK a FIFO would block here, and a device might act on the open.
-	err = ignoringEINTR(func() (err error) {
-		fd, err = unix.Open(abs, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOCTTY, 0)
-		return err
-	})
-	if err != nil {
-		return nil, nil, wrap("read", given, err)
-	}
-	var st unix.Stat_t
-	err = unix.Fstat(fd, &st)
-	if err == nil {
-		err = regular(given, st.Mode)
+	if err = unix.Fstat(h.fd, &st); err == nil {
+		err = regular(p.given, st.Mode)
 	}
 	if err != nil {
-		_ = unix.Close(fd) // read only
-		return nil, nil, wrap("read", given, err)
+		h.close()
+		return nowhere, st, err
 	}
-	resp := &sandbusv1.ReadResponse{Info: info(filepath.Base(given), &st)}
+	return h, st, nil
+}
+
+func checkRange(offset, length int64) error {
+	if offset < 0 || length < 0 || offset+length < 0 {
+		return bus.Errorf(sandbusv1.Code_CODE_INVALID, "offset %d, length %d: both are 0 or more, their sum below 2^63", offset, length)
+	}
+	return nil
+}
+
+// read reads what fits into one message, or returns the open file for a stream.
+func (r *Root) read(m *sandbusv1.ReadRequest) (*sandbusv1.ReadResponse, handle, error) {
+	p, err := r.placeOf(m)
+	if err != nil {
+		return nil, nowhere, err
+	}
+	if err := checkRange(m.GetOffset(), m.GetLength()); err != nil {
+		return nil, nowhere, err
+	}
+	h, st, err := r.openRegular(p)
+	if err != nil {
+		return nil, nowhere, r.wrap("read", p, err)
+	}
+	resp := &sandbusv1.ReadResponse{Info: info(filepath.Base(p.given), &st)}
 	want := max(0, st.Size-m.GetOffset())
-	if st.Size == 0 {
-		want = MaxInline // files of /proc say that they are empty
-	}
 	if n := m.GetLength(); n > 0 {
 		want = min(want, n)
 	}
-	if want > MaxInline {
+	if bound := m.GetMaxBytes(); bound > 0 && want > bound {
+		h.close()
+		return nil, nowhere, &bus.Error{
+			Code: sandbusv1.Code_CODE_TOO_LARGE, Path: p.given,
+			Message: tooLong("read", p.given, want, bound, "read a part of it, or copy it as a stream"),
+		}
+	}
+	whole := want <= MaxInline
+	switch {
+	case st.Size == 0: // files of /proc say that they are empty
+		resp.Data, whole, err = readUnsized(h.fd, m.GetOffset(), m.GetLength())
+	case whole:
+		resp.Data, err = readAt(h.fd, int(want), m.GetOffset())
+	}
+	if err == nil && !whole {
 		resp.Streamed = true
-		return resp, os.NewFile(uintptr(fd), abs), nil
+		return resp, h, nil
 	}
-	resp.Data, err = readAt(fd, int(want), m.GetOffset())
-	_ = unix.Close(fd) // read only
+	h.close()
 	if err != nil {
-		return nil, nil, wrap("read", given, err)
+		return nil, nowhere, r.wrap("read", p, err)
 	}
-	return resp, nil, nil
+	return resp, nowhere, nil
 }
 
 // buffers are reused for small files: Reply has copied the content when it returns.
@@ -111,24 +131,50 @@ func recycle(b []byte) {
 // readAt reads up to n bytes; fewer only at the end of the file.
 func readAt(fd, n int, offset int64) ([]byte, error) {
 	buf := contents(n)
-	for got := 0; got < n; {
-		k, err := unix.Pread(fd, buf[got:], offset+int64(got))
-		if err == unix.EINTR {
+	got, err := preadFull(fd, buf, offset)
+	return buf[:got], err
+}
+
+// preadFull fills buf; got is less than its length only at the end of the file and for an error.
+func preadFull(fd int, buf []byte, offset int64) (got int, err error) {
+	for got < len(buf) {
+		n, err := unix.Pread(fd, buf[got:], offset+int64(got))
+		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil {
-			return nil, err
+		if err != nil || n == 0 {
+			return got, err
 		}
-		if k == 0 {
-			return buf[:got], nil
-		}
-		got += k
+		got += n
 	}
-	return buf, nil
+	return got, nil
+}
+
+// readUnsized reads a file that does not tell its length. whole is false when there is more than fits into one message;
+// then there is no data.
+func readUnsized(fd int, offset, length int64) (data []byte, whole bool, err error) {
+	for size := 512; ; size *= 8 {
+		if size > MaxInline {
+			size = MaxInline + 1
+		}
+		n := size
+		if length > 0 {
+			n = int(min(int64(n), length))
+		}
+		data, err = readAt(fd, n, offset)
+		switch {
+		case err != nil:
+			return nil, false, err
+		case len(data) > MaxInline:
+			return nil, false, nil
+		case len(data) < size:
+			return data, true, nil
+		}
+	}
 }
 
 // stream sends a file that does not fit into one message. The end frame carries the SHA-256 of what was sent.
-func (r *Root) stream(req *bus.Request, m *sandbusv1.ReadRequest, resp *sandbusv1.ReadResponse, f *os.File) {
+func (r *Root) stream(req *bus.Request, m *sandbusv1.ReadRequest, resp *sandbusv1.ReadResponse, fd int) {
 	out, err := req.Outgoing(0)
 	if err != nil {
 		req.Fail(err)
@@ -140,31 +186,71 @@ func (r *Root) stream(req *bus.Request, m *sandbusv1.ReadRequest, resp *sandbusv
 		err = out.Write(ctx, bus.FrameStarted, started)
 	}
 	sum := sha256.New()
-	var sent int64
+	data := &frames{ctx: ctx, out: out}
 	if err == nil {
 		length := m.GetLength()
 		if length == 0 {
-			length = 1<<62 - 1
+			length = -1
 		}
-		src := io.NewSectionReader(f, m.GetOffset(), length)
-		sent, err = io.CopyBuffer(io.MultiWriter(sum, frames{ctx, out}), struct{ io.Reader }{src}, make([]byte, bus.ChunkBytes))
+		err = digest(ctx, fd, m.GetOffset(), length, sum, data)
 	}
-	end := &sandbusv1.StreamEnd{StdoutBytes: sent, Sha256: sum.Sum(nil)}
+	end := &sandbusv1.StreamEnd{StdoutBytes: data.sent, Sha256: sum.Sum(nil)}
+	if err != nil && ctx.Err() != nil {
+		req.Fail(wrap("read", bus.FromText(m.GetPath(), m.GetPathRaw()), err)) // nobody may be there to acknowledge an end
+		return
+	}
 	if err != nil {
 		end.Error, end.Sha256 = bus.ToWire(wrap("read", bus.FromText(m.GetPath(), m.GetPathRaw()), err)), nil
 	}
 	req.EndStream(out, end)
 }
 
-// frames writes data frames.
-type frames struct {
-	ctx context.Context //nolint:containedctx // an io.Writer for the length of one copy
-	out *bus.Sender
+// digest reads a range of a file into a hash and into others. A length below zero means up to the end. Errors: also the
+// context's cause.
+func digest(ctx context.Context, fd int, offset, length int64, sum hash.Hash, others ...io.Writer) error {
+	buf := make([]byte, copyBuffer)
+	for length != 0 {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		part := buf
+		if length > 0 && length < int64(len(part)) {
+			part = part[:length]
+		}
+		n, err := unix.Pread(fd, part, offset)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return err
+		case n == 0:
+			return nil
+		}
+		sum.Write(part[:n])
+		for _, w := range others {
+			if _, err := w.Write(part[:n]); err != nil {
+				return err
+			}
+		}
+		offset += int64(n)
+		if length > 0 {
+			length -= int64(n)
+		}
+	}
+	return nil
 }
 
-func (f frames) Write(b []byte) (int, error) {
+// frames writes data frames.
+type frames struct {
+	ctx  context.Context //nolint:containedctx // an io.Writer for the length of one copy
+	out  *bus.Sender
+	sent int64
+}
+
+func (f *frames) Write(b []byte) (int, error) {
 	if err := f.out.Write(f.ctx, bus.FrameData, b); err != nil {
 		return 0, err
 	}
+	f.sent += int64(len(b))
 	return len(b), nil
 }

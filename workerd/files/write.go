@@ -3,14 +3,11 @@ package files
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -26,7 +23,7 @@ func (r *Root) Write(req *bus.Request) {
 		req.Fail(err)
 		return
 	}
-	content := io.Reader(bytes.NewReader(m.GetData()))
+	var content content = &inline{m.GetData()}
 	if m.GetStreamed() {
 		if req.Op == "" || len(m.GetData()) > 0 {
 			req.Fail(bus.Errorf(sandbusv1.Code_CODE_INVALID, "a streamed write needs an op and has no data in its request"))
@@ -36,36 +33,55 @@ func (r *Root) Write(req *bus.Request) {
 	}
 	resp, err := r.write(&m, content)
 	if err != nil {
-		req.Fail(wrap("write", bus.FromText(m.GetPath(), m.GetPathRaw()), err))
+		req.Fail(err)
 		return
 	}
 	req.Reply(resp)
 }
 
-// incoming reads the data frames of a stream up to its end frame.
-type incoming struct {
-	ctx  context.Context //nolint:containedctx // an io.Reader for the length of one copy
-	in   *bus.Receiver
-	rest []byte
-	over bool
+// content is what a file is to hold; next returns io.EOF behind the last piece.
+type content interface {
+	next() ([]byte, error)
 }
 
+// inline is content that came in one piece.
+type inline struct{ data []byte }
+
+func (c *inline) next() ([]byte, error) {
+	if len(c.data) == 0 {
+		return nil, io.EOF
+	}
+	b := c.data
+	c.data = nil
+	return b, nil
+}
+
+// incoming is the content of a stream's data frames up to its end frame.
+type incoming struct {
+	ctx  context.Context //nolint:containedctx // for the length of one copy
+	in   *bus.Receiver
+	rest []byte // of Read
+}
+
+func (s *incoming) next() ([]byte, error) {
+	f, err := s.in.Next(s.ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case f.Kind == bus.FrameData:
+		return f.Body, nil
+	case f.Kind == bus.FrameEnd:
+		return nil, io.EOF
+	}
+	return nil, &bus.StreamError{Rule: fmt.Sprintf("a file has no frames of kind %d", f.Kind)}
+}
+
+// Read makes it an io.Reader. After io.EOF it must not be called again.
 func (s *incoming) Read(b []byte) (int, error) {
 	for len(s.rest) == 0 {
-		if s.over {
-			return 0, io.EOF
-		}
-		f, err := s.in.Next(s.ctx)
-		if err != nil {
+		var err error
+		if s.rest, err = s.next(); err != nil {
 			return 0, err
-		}
-		switch f.Kind {
-		case bus.FrameData:
-			s.rest = f.Body
-		case bus.FrameEnd:
-			s.over = true
-		default:
-			return 0, &bus.StreamError{Rule: fmt.Sprintf("a file has no frames of kind %d", f.Kind)}
 		}
 	}
 	n := copy(b, s.rest)
@@ -73,202 +89,224 @@ func (s *incoming) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func (r *Root) write(m *sandbusv1.WriteRequest, content io.Reader) (*sandbusv1.WriteResponse, error) {
-	given, abs, err := r.resolve(m)
+func (r *Root) write(m *sandbusv1.WriteRequest, c content) (*sandbusv1.WriteResponse, error) {
+	p, err := r.changing("write", m)
 	if err != nil {
 		return nil, err
 	}
-	if m.GetMode() > 0o7777 {
-		return nil, bus.Errorf(sandbusv1.Code_CODE_INVALID, "mode %#o: the bound is 07777", m.GetMode())
+	if err := checkMode(m.GetMode()); err != nil {
+		return nil, err
 	}
 	if n := len(m.GetExpectedSha256()); n != 0 && n != sha256.Size {
 		return nil, bus.Errorf(sandbusv1.Code_CODE_INVALID, "expected SHA-256: %d bytes, want %d", n, sha256.Size)
 	}
-	if strings.HasSuffix(abs, "/") {
-		return nil, &bus.Error{Code: sandbusv1.Code_CODE_IS_DIRECTORY, Path: given, Message: printable(given) + ": names a directory"}
-	}
-	if m.GetParents() {
-		if err := mkdirAll(filepath.Dir(abs), 0o777); err != nil {
-			return nil, err
-		}
-	}
-	path, st, exists, err := target(abs)
+	t, err := r.targetMakingParents(p, m.GetParents())
 	if err != nil {
-		return nil, err
+		return nil, r.wrap("write", p, err)
 	}
-	if exists {
-		if err := regular(given, st.Mode); err != nil {
-			return nil, err
-		}
-	}
-	if err := precondition(m, given, path, exists); err != nil {
-		return nil, err
-	}
-	if m.GetAppend() {
-		return appendTo(m, path, exists, content)
-	}
-	return replace(m, path, st, exists, content)
+	defer t.close()
+	resp, err := r.put(m, t, c)
+	return resp, r.wrap("write", p, err)
 }
 
-// target follows symbolic links to the file that a write replaces, which need not exist.
-func target(abs string) (path string, st unix.Stat_t, exists bool, err error) {
-	path = abs
-	for range 40 { // as many as the kernel follows (path_resolution(7))
-		err = ignoringEINTR(func() error { return unix.Lstat(path, &st) })
-		if errors.Is(err, unix.ENOENT) {
-			return path, st, false, nil
-		}
-		if err != nil {
-			return path, st, false, err
-		}
-		if st.Mode&unix.S_IFMT != unix.S_IFLNK {
-			return path, st, true, nil
-		}
-		buf := make([]byte, MaxPath+1)
-		n, err := unix.Readlink(path, buf)
-		if err != nil {
-			return path, st, false, err
-		}
-		link := string(buf[:n])
-		if !filepath.IsAbs(link) {
-			link = filepath.Dir(path) + "/" + link // not cleaned: ".." means the parent of what a link leads to
-		}
-		path = link
-	}
-	return path, st, false, unix.ELOOP
-}
-
-func precondition(m *sandbusv1.WriteRequest, given, path string, exists bool) error {
-	if m.GetMustNotExist() && exists {
-		return wrap("write", given, unix.EEXIST)
-	}
-	want := m.GetExpectedSha256()
-	if len(want) == 0 {
-		return nil
-	}
-	if !exists {
-		return &bus.Error{Code: sandbusv1.Code_CODE_CONFLICT, Path: given, Message: printable(given) + ": does not exist, expected content with a given SHA-256"}
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }() // read only
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return err
-	}
-	if !bytes.Equal(sum.Sum(nil), want) {
-		return &bus.Error{
-			Code: sandbusv1.Code_CODE_CONFLICT, Path: given,
-			Message: fmt.Sprintf("%s: has SHA-256 %x, expected %x", printable(given), sum.Sum(nil), want),
-		}
+func checkMode(mode uint32) error {
+	if mode > 0o7777 {
+		return bus.Errorf(sandbusv1.Code_CODE_INVALID, "mode %#o: the bound is 07777", mode)
 	}
 	return nil
 }
 
 // newMode is the mode of a file that is created.
-func newMode(m *sandbusv1.WriteRequest) uint32 {
-	if m.GetMode() == 0 {
+func newMode(mode uint32) uint32 {
+	if mode == 0 {
 		return 0o666
 	}
-	return m.GetMode()
+	return mode
 }
 
-// replace writes a sibling and renames it over the file.
-func replace(m *sandbusv1.WriteRequest, path string, st unix.Stat_t, exists bool, content io.Reader) (_ *sandbusv1.WriteResponse, err error) {
-	dir := filepath.Dir(path)
-	tmp := dir + "/.sandbus-" + rand.Text() // its length does not depend on the file's: 255 bytes are legal there
-	var fd int
-	err = ignoringEINTR(func() (err error) {
-		fd, err = unix.Open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, newMode(m))
-		return err
-	})
+// put replaces the target, or appends to it. The lock is held for what is done at the target only: content that
+// arrives slowly keeps nobody from the file.
+func (r *Root) put(m *sandbusv1.WriteRequest, t *target, c content) (_ *sandbusv1.WriteResponse, err error) {
+	if err := t.admits(m); err != nil {
+		return nil, err
+	}
+	sum := sha256.New()
+	if m.GetAppend() && !m.GetStreamed() {
+		return r.append(m, t, c, sum)
+	}
+	s, err := t.stage(newMode(m.GetMode()))
 	if err != nil {
 		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), tmp)
-	defer func() {
+	defer s.discard()
+	n, err := fill(s.fd, c, sum)
+	if err != nil {
+		return nil, err
+	}
+	if m.GetAppend() {
+		if _, err := unix.Seek(s.fd, 0, io.SeekStart); err != nil {
+			return nil, err
+		}
+		return r.append(m, t, &descriptor{fd: s.fd, buf: make([]byte, copyBuffer)}, sha256.New())
+	}
+	unlock, err := r.locks.lock(t)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := t.look(); err != nil {
+		return nil, err
+	}
+	if err := t.admits(m); err != nil {
+		return nil, err
+	}
+	if err := t.hasSum("write", m.GetExpectedSha256()); err != nil {
+		return nil, err
+	}
+	created := !t.exists
+	if err := s.commit(placing{noReplace: m.GetMustNotExist(), sync: !m.GetNoSync()}); err != nil {
+		return nil, err
+	}
+	return &sandbusv1.WriteResponse{Size: n, Sha256: sum.Sum(nil), Created: created}, nil
+}
+
+// admits refuses a write by what is there.
+func (t *target) admits(m *sandbusv1.WriteRequest) error {
+	if err := t.regular(); err != nil {
+		return err
+	}
+	if m.GetMustNotExist() && t.exists {
+		return unix.EEXIST
+	}
+	return nil
+}
+
+// copyBuffer is how many bytes are read from a file at once.
+const copyBuffer = 128 << 10
+
+// descriptor is the content of an open file.
+type descriptor struct {
+	fd  int
+	buf []byte
+}
+
+func (d *descriptor) next() ([]byte, error) {
+	for {
+		n, err := unix.Read(d.fd, d.buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return nil, io.EOF
+		default:
+			return d.buf[:n], nil
+		}
+	}
+}
+
+// fill writes content to a file and returns its length.
+func fill(fd int, c content, sum hash.Hash) (n int64, err error) {
+	for {
+		b, err := c.next()
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
 		if err != nil {
-			_ = f.Close()        // the error that counts is err
-			_ = unix.Unlink(tmp) // likewise
+			return n, err
+		}
+		sum.Write(b)
+		if err := writeAll(fd, b); err != nil {
+			return n, err
+		}
+		n += int64(len(b))
+	}
+}
+
+// hasSum refuses a target whose content is not the one that is expected; an empty want expects nothing.
+func (t *target) hasSum(verb string, want []byte) error {
+	if len(want) == 0 {
+		return nil
+	}
+	given := t.place.given
+	if !t.exists {
+		return &bus.Error{
+			Code: sandbusv1.Code_CODE_CONFLICT, Path: given,
+			Message: fmt.Sprintf("%s %s: does not exist, expected content with SHA-256 %x", verb, printable(given), want),
+		}
+	}
+	fd, err := t.open(unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd) //nolint:errcheck // read only
+	sum := sha256.New()
+	if err := digest(context.Background(), fd, 0, -1, sum); err != nil {
+		return err
+	}
+	return checkSum(verb, given, sum.Sum(nil), want)
+}
+
+func checkSum(verb, given string, got, want []byte) error {
+	if len(want) == 0 || bytes.Equal(got, want) {
+		return nil
+	}
+	return &bus.Error{
+		Code: sandbusv1.Code_CODE_CONFLICT, Path: given,
+		Message: fmt.Sprintf("%s %s: has SHA-256 %x, expected %x", verb, printable(given), got, want),
+	}
+}
+
+// append adds content at the end; when that fails in the middle the file gets its old length back.
+func (r *Root) append(m *sandbusv1.WriteRequest, t *target, c content, sum hash.Hash) (_ *sandbusv1.WriteResponse, err error) {
+	unlock, err := r.locks.lock(t)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if err := t.look(); err != nil {
+		return nil, err
+	}
+	if err := t.admits(m); err != nil {
+		return nil, err
+	}
+	if err := t.hasSum("append", m.GetExpectedSha256()); err != nil {
+		return nil, err
+	}
+	flags := unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT
+	if !t.exists {
+		flags |= unix.O_EXCL
+	}
+	fd, err := t.open(flags, newMode(m.GetMode()))
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if cerr := unix.Close(fd); err == nil {
+			err = cerr
 		}
 	}()
-	sum := sha256.New()
-	n, err := io.CopyBuffer(io.MultiWriter(f, sum), struct{ io.Reader }{content}, make([]byte, bus.ChunkBytes))
-	if err != nil {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
 	}
-	if exists {
-		if err := likeOld(fd, st); err != nil {
-			return nil, err
-		}
+	if err := regular(t.place.given, st.Mode); err != nil { // something else has come in between
+		return nil, err
+	}
+	n, err := fill(fd, c, sum)
+	if err != nil {
+		_ = unix.Ftruncate(fd, st.Size) // the error that counts is err
+		return nil, err
 	}
 	if !m.GetNoSync() {
-		if err := f.Sync(); err != nil {
+		if err := ignoringEINTR(func() error { return unix.Fsync(fd) }); err != nil {
 			return nil, err
 		}
-	}
-	if err := f.Close(); err != nil {
-		return nil, err
-	}
-	if m.GetMustNotExist() { // rename would replace what came in between
-		err = unix.Renameat2(unix.AT_FDCWD, tmp, unix.AT_FDCWD, path, unix.RENAME_NOREPLACE)
-		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // file systems without it
-			if err = unix.Link(tmp, path); err == nil {
-				err = unix.Unlink(tmp)
+		if !t.exists {
+			if err := syncDir(t.dir); err != nil {
+				return nil, err
 			}
 		}
-	} else {
-		err = unix.Rename(tmp, path)
 	}
-	if err != nil {
-		return nil, err
-	}
-	if !m.GetNoSync() {
-		if err := syncDir(dir); err != nil {
-			return nil, err
-		}
-	}
-	return &sandbusv1.WriteResponse{Size: n, Sha256: sum.Sum(nil), Created: !exists}, nil
-}
-
-// likeOld gives a new file the mode and, where that is allowed, the owner of the file that it replaces.
-func likeOld(fd int, st unix.Stat_t) error {
-	if int(st.Uid) != unix.Geteuid() || int(st.Gid) != unix.Getegid() {
-		_ = unix.Fchown(fd, int(st.Uid), int(st.Gid)) // not ours to give: then it is ours
-	}
-	return unix.Fchmod(fd, st.Mode&0o7777) // after chown, which clears setuid
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		if errors.Is(err, unix.EACCES) {
-			return nil // may be written and not read: there is no descriptor to sync
-		}
-		return err
-	}
-	err = d.Sync()
-	if errors.Is(err, unix.EINVAL) { // file systems that have no sync for directories
-		err = nil
-	}
-	return errors.Join(err, d.Close())
-}
-
-func appendTo(m *sandbusv1.WriteRequest, path string, exists bool, content io.Reader) (*sandbusv1.WriteResponse, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, os.FileMode(newMode(m)))
-	if err != nil {
-		return nil, err
-	}
-	sum := sha256.New()
-	_, err = io.CopyBuffer(io.MultiWriter(f, sum), struct{ io.Reader }{content}, make([]byte, bus.ChunkBytes))
-	if err == nil && !m.GetNoSync() {
-		err = f.Sync()
-	}
-	fi, serr := f.Stat()
-	if err := errors.Join(err, serr, f.Close()); err != nil {
-		return nil, err
-	}
-	return &sandbusv1.WriteResponse{Size: fi.Size(), Sha256: sum.Sum(nil), Created: !exists}, nil
+	return &sandbusv1.WriteResponse{Size: st.Size + n, Sha256: sum.Sum(nil), Created: !t.exists}, nil
 }

@@ -260,7 +260,9 @@ type ReadRequest struct {
 	// offset is where to begin, in bytes from the start; past the end means an empty answer.
 	Offset int64 `protobuf:"varint,4,opt,name=offset,proto3" json:"offset,omitempty"`
 	// length is how many bytes to read at most; zero means up to the end.
-	Length        int64 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	Length int64 `protobuf:"varint,5,opt,name=length,proto3" json:"length,omitempty"`
+	// max_bytes refuses with CODE_TOO_LARGE when the answer would have more bytes than this; zero means no bound.
+	MaxBytes      int64 `protobuf:"varint,6,opt,name=max_bytes,json=maxBytes,proto3" json:"max_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -326,6 +328,13 @@ func (x *ReadRequest) GetOffset() int64 {
 func (x *ReadRequest) GetLength() int64 {
 	if x != nil {
 		return x.Length
+	}
+	return 0
+}
+
+func (x *ReadRequest) GetMaxBytes() int64 {
+	if x != nil {
+		return x.MaxBytes
 	}
 	return 0
 }
@@ -840,7 +849,12 @@ type ListResponse struct {
 	// entries are sorted by the bytes of their names; symbolic links are described themselves, with their text.
 	Entries []*FileInfo `protobuf:"bytes,2,rep,name=entries,proto3" json:"entries,omitempty"`
 	// more says that there are entries behind the last one.
-	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	More bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	// next is what to give as after for the next page, when more is set. It may be behind the last entry: names that
+	// vanished meanwhile are not in entries.
+	Next string `protobuf:"bytes,4,opt,name=next,proto3" json:"next,omitempty"`
+	// next_raw is what to give as after_raw for the next page when it is not UTF-8.
+	NextRaw       []byte `protobuf:"bytes,5,opt,name=next_raw,json=nextRaw,proto3" json:"next_raw,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -894,6 +908,20 @@ func (x *ListResponse) GetMore() bool {
 		return x.More
 	}
 	return false
+}
+
+func (x *ListResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+func (x *ListResponse) GetNextRaw() []byte {
+	if x != nil {
+		return x.NextRaw
+	}
+	return nil
 }
 
 // MkdirRequest (verb fs.mkdir) makes a directory.
@@ -1164,13 +1192,14 @@ const file_sandbus_v1_fs_proto_rawDesc = "" +
 	" \x01(\fR\rlinkTargetRaw\x12\x14\n" +
 	"\x05nlink\x18\v \x01(\x04R\x05nlink\x12\x14\n" +
 	"\x05inode\x18\f \x01(\x04R\x05inode\x12\x16\n" +
-	"\x06device\x18\r \x01(\x04R\x06device\"\x99\x01\n" +
+	"\x06device\x18\r \x01(\x04R\x06device\"\xb6\x01\n" +
 	"\vReadRequest\x12+\n" +
 	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
 	"\bpath_raw\x18\x03 \x01(\fR\apathRaw\x12\x16\n" +
 	"\x06offset\x18\x04 \x01(\x03R\x06offset\x12\x16\n" +
-	"\x06length\x18\x05 \x01(\x03R\x06length\"\x91\x01\n" +
+	"\x06length\x18\x05 \x01(\x03R\x06length\x12\x1b\n" +
+	"\tmax_bytes\x18\x06 \x01(\x03R\bmaxBytes\"\x91\x01\n" +
 	"\fReadResponse\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12(\n" +
 	"\x04info\x18\x02 \x01(\v2\x14.sandbus.v1.FileInfoR\x04info\x12\x12\n" +
@@ -1208,11 +1237,13 @@ const file_sandbus_v1_fs_proto_rawDesc = "" +
 	"\bpath_raw\x18\x03 \x01(\fR\apathRaw\x12\x14\n" +
 	"\x05limit\x18\x04 \x01(\x05R\x05limit\x12\x14\n" +
 	"\x05after\x18\x05 \x01(\tR\x05after\x12\x1b\n" +
-	"\tafter_raw\x18\x06 \x01(\fR\bafterRaw\"{\n" +
+	"\tafter_raw\x18\x06 \x01(\fR\bafterRaw\"\xaa\x01\n" +
 	"\fListResponse\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12.\n" +
 	"\aentries\x18\x02 \x03(\v2\x14.sandbus.v1.FileInfoR\aentries\x12\x12\n" +
-	"\x04more\x18\x03 \x01(\bR\x04more\"\x98\x01\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\x12\x12\n" +
+	"\x04next\x18\x04 \x01(\tR\x04next\x12\x19\n" +
+	"\bnext_raw\x18\x05 \x01(\fR\anextRaw\"\x98\x01\n" +
 	"\fMkdirRequest\x12+\n" +
 	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x19\n" +
