@@ -18,15 +18,15 @@ func (e editor) Edit(ctx context.Context, path string, edits []Replacement) (Edi
 	}
 	done, err := e.sb.Edit(ctx, path, list, harnesslib.EditOptions{})
 	if ee, ok := errors.AsType[*harnesslib.EditError](err); ok {
-		return Edited{}, &editFaults{ee}
+		return Edited{}, &editFaultsError{ee}
 	}
 	return Edited{Diff: done.Diff, FirstChangedLine: done.FirstChangedLine}, err
 }
 
-// editFaults is an EditError without the path, which the tool names as it was given.
-type editFaults struct{ err *harnesslib.EditError }
+// editFaultsError is an EditError without the path, which the tool names as it was given.
+type editFaultsError struct{ err *harnesslib.EditError }
 
-func (f *editFaults) Error() string {
+func (f *editFaultsError) Error() string {
 	parts := make([]string, len(f.err.Faults))
 	for i := range f.err.Faults {
 		parts[i] = f.err.Faults[i].String()
@@ -34,4 +34,4 @@ func (f *editFaults) Error() string {
 	return strings.Join(parts, "\n")
 }
 
-func (f *editFaults) Unwrap() error { return f.err }
+func (f *editFaultsError) Unwrap() error { return f.err }
