@@ -652,7 +652,8 @@ func TestTerminal(t *testing.T) {
 	require.NoError(t, p.Resize(t.Context(), c.ID, harnesslib.Size{Cols: 99, Rows: 33}))
 	expect("stty size\n", "33 99")
 	expect("echo h\u00e9llo | cat\n", "h\u00e9llo")
-	expect("cat\n", "cat")
+	expect("cat -\n", "cat -\r\n")
+	expect("ping\n", "ping\r\nping\r\n")
 	expect("\x03", "^C")
 	expect("tty >/dev/tty; echo status=$?\n", "status=0")
 

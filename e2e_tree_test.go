@@ -67,10 +67,9 @@ type memory struct{ start, peak uint64 }
 
 func (m *memory) look() {
 	var s runtime.MemStats
+	runtime.GC() // what lives counts, not when it was looked for
 	runtime.ReadMemStats(&s)
 	if m.start == 0 {
-		runtime.GC()
-		runtime.ReadMemStats(&s)
 		m.start = s.HeapInuse
 	}
 	m.peak = max(m.peak, s.HeapInuse)
