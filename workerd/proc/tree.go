@@ -12,6 +12,7 @@ import (
 type Tree struct {
 	root  Process
 	spare bool
+	since Tick // who started earlier is left out, with all below
 	known map[Process]bool
 }
 
@@ -38,7 +39,7 @@ func (t *Tree) Look() int {
 	}
 	for ; len(todo) > 0; todo = todo[1:] {
 		for _, c := range children[todo[0].PID] {
-			if !t.known[c] {
+			if !t.known[c] && Tick(c.start) >= t.since {
 				t.known[c] = true
 				todo = append(todo, c)
 			}
