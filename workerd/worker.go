@@ -16,11 +16,12 @@ import (
 
 // Worker serves one sandbox.
 type Worker struct {
-	cfg    Config
-	target bus.Target
-	env    []string // of every command
-	shells *shell.Pool
-	files  *files.Root
+	cfg      Config
+	target   bus.Target
+	env      []string // of every command
+	shells   *shell.Pool
+	sessions *shell.Sessions
+	files    *files.Root
 }
 
 // New checks a configuration. Errors name the setting, its value and what would be right.
@@ -65,6 +66,14 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			return err
 		}
 		defer w.shells.Close()
+		w.sessions, err = shell.NewSessions(shell.SessionsConfig{
+			Config: shell.Config{Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Logger: w.cfg.Logger},
+			Bound:  w.cfg.Sessions, Idle: w.cfg.SessionIdle,
+		})
+		if err != nil {
+			return err
+		}
+		defer w.sessions.CloseAll()
 	}
 	srv := bus.NewServer(conn, w.target, w.cfg.Logger)
 	w.register(srv)
@@ -113,7 +122,7 @@ func (w *Worker) register(srv *bus.Server) {
 	bus.Handle(srv, "fs.remove", noContext(w.files.Remove))
 	srv.HandleQuick("fs.read", w.files.Read)
 	srv.HandleStream("fs.write", w.files.Write)
-	bus.HandleOp(srv, "shell.run", w.runShell)
+	w.registerShell(srv)
 	srv.HandleStream("exec.start", w.startExec)
 }
 
@@ -126,7 +135,7 @@ func (w *Worker) hello() *sandbusv1.Hello {
 	h := &sandbusv1.Hello{
 		Labels: w.cfg.Labels, Capabilities: []string{"files", "exec"}, Image: w.cfg.Image,
 		Arch: runtime.GOARCH, Os: runtime.GOOS, Trust: "untrusted", Slots: int32(w.cfg.Slots), Version: w.cfg.Version,
-		Features: []string{"streams.1", "shell.run", "exec.start"},
+		Features: []string{"streams.1", "shell.run", "session.open", "exec.start"},
 	}
 	if w.cfg.Trusted {
 		h.Trust = "trusted"

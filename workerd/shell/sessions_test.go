@@ -47,10 +47,14 @@ func newSession(t *testing.T, path string, change func(*SessionsConfig)) *sess {
 	return &sess{t, all, key, cfg.Dir}
 }
 
-// eachSession runs a test on a session of every shell of this machine.
+// eachSession runs a test on a session of every shell of this machine, with both kinds of pipes.
 func eachSession(t *testing.T, test func(t *testing.T, s *sess)) {
+	t.Helper()
 	for name, path := range testenv.Shells(t) {
 		t.Run(name, func(t *testing.T) { test(t, newSession(t, path, nil)) })
+		t.Run(name+" with FIFOs", func(t *testing.T) {
+			test(t, newSession(t, path, func(c *SessionsConfig) { c.forceFIFO, c.Temp = true, t.TempDir() }))
+		})
 	}
 }
 
