@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"os"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -49,16 +51,42 @@ func (o *output) outcome(end *sandbusv1.Outcome) *sandbusv1.Outcome {
 }
 
 // feed writes a text into a pipe and closes it, in a goroutine of its own; a close of the file that it returns ends
-// that. A reader that stops early is not an error of the command.
-func feed(w rawFD, text []byte, wg *sync.WaitGroup) (*os.File, error) {
+// that. A reader that stops early is not an error of the command. A FIFO is not written before its reader is there:
+// whoever opens one that nobody writes any more would wait for ever. begun, when not nil, is set then.
+func (p *pipes) feed(w rawFD, text []byte, begun *atomic.Bool, wg *sync.WaitGroup) (*os.File, error) {
 	if err := unix.SetNonblock(int(w), true); err != nil { // so that a close ends a write
 		w.close()
 		return nil, os.NewSyscallError("fcntl", err)
 	}
 	f := os.NewFile(uintptr(w), "|1")
 	wg.Go(func() {
-		_, _ = f.Write(text)
+		if !p.fifo || hasReader(f) {
+			if begun != nil {
+				begun.Store(true)
+			}
+			_, _ = f.Write(text)
+		}
 		closeAll(f)
 	})
 	return f, nil
+}
+
+// hasReader waits until a FIFO is opened for reading (true) or closed here. There is nothing that would tell.
+func hasReader(f *os.File) bool {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return false
+	}
+	for {
+		alone := false
+		err := raw.Control(func(fd uintptr) {
+			state := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+			_, perr := unix.Poll(state, 0)
+			alone = perr != nil || state[0].Revents&unix.POLLERR != 0
+		})
+		if err != nil || !alone {
+			return err == nil
+		}
+		<-time.After(200 * time.Microsecond) // less than a fork
+	}
 }

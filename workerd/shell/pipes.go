@@ -116,6 +116,15 @@ func (p *pipes) make() (r, w rawFD, name string, err error) {
 	return r, rawFD(max(0, fd)), name, err
 }
 
+// input makes a pipe from which a shell reads. Of a FIFO only the write end is open: see feed.
+func (p *pipes) input() (r, w rawFD, name string, err error) {
+	r, w, name, err = p.make()
+	if p.fifo {
+		r.close()
+	}
+	return r, w, name, err
+}
+
 // restore makes the private directory again.
 func (p *pipes) restore() error {
 	dir := strings.TrimSuffix(p.base, "/")

@@ -379,14 +379,16 @@ func (r *run) feed(round *round, wg *sync.WaitGroup) (files []*os.File, err erro
 	cfg := &r.pool.cfg
 	stdin := ""
 	if r.command.HasStdin {
-		in, w, name, err := r.pool.pipes.make()
+		in, w, name, err := r.pool.pipes.input()
 		if err != nil {
 			return files, err
 		}
-		files = append(files, os.NewFile(uintptr(in), "|0"))
+		if in != 0 {
+			files = append(files, os.NewFile(uintptr(in), "|0"))
+		}
 		round.names[3] = name
 		stdin = r.pool.pipes.word(r.pool.pipes.end(name, in))
-		f, err := feed(w, r.command.Stdin, wg)
+		f, err := r.pool.pipes.feed(w, r.command.Stdin, nil, wg)
 		if err != nil {
 			return files, err
 		}
@@ -397,14 +399,14 @@ func (r *run) feed(round *round, wg *sync.WaitGroup) (files []*os.File, err erro
 		plain = plainWords(r.command, r.command.Dir, cfg.Env)
 	}
 	t := text(r.command, stdin, cfg.Dir, plain)
-	if len(t) <= pipeRoom {
+	if len(t) <= pipeRoom && !r.pool.pipes.fifo {
 		_, _ = unix.Write(int(round.text), []byte(t)) // fails when the shell is dead, which await finds
 		round.text.close()
 		return files, nil
 	}
 	long := round.text
 	round.text = 0
-	f, err := feed(long, []byte(t), wg)
+	f, err := r.pool.pipes.feed(long, []byte(t), &round.taken, wg)
 	if err != nil {
 		return files, err
 	}

@@ -180,7 +180,7 @@ func (r *sessionRun) connect() (p *plumbing, con connection, err error) {
 		return f, err
 	}
 	in := func(word *string) (rawFD, error) {
-		e, w, name, err := pipes.make()
+		e, w, name, err := pipes.input()
 		if err == nil {
 			p.ours, p.names, *word = append(p.ours, e), append(p.names, name), pipes.word(pipes.end(name, e))
 		}
@@ -214,7 +214,7 @@ func (p *plumbing) feed(text, stdin []byte, wg *sync.WaitGroup) error {
 		}
 		w := *f.w
 		*f.w = 0
-		file, err := feed(w, f.data, wg)
+		file, err := p.pipes.feed(w, f.data, nil, wg)
 		if err != nil {
 			return err
 		}

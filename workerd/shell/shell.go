@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -59,8 +60,9 @@ type round struct {
 	textR      rawFD // kept open until the subshell has opened it
 	outW, errW rawFD // likewise
 	outR, errR *os.File
-	names      [4]string // of text, stdout, stderr and stdin
-	process    rawFD     // the subshell's handle, zero for none
+	names      [4]string   // of text, stdout, stderr and stdin
+	taken      atomic.Bool // the reader of a text that was fed is there
+	process    rawFD       // the subshell's handle, zero for none
 }
 
 // rawFD is a descriptor that nobody waits on: an os.File would enter it into the poller and take it out again, for
@@ -187,7 +189,7 @@ func (s *shell) prepare() (err error) {
 			r.close()
 		}
 	}()
-	if r.textR, r.text, r.names[0], err = s.pipes.make(); err != nil {
+	if r.textR, r.text, r.names[0], err = s.pipes.input(); err != nil {
 		return err
 	}
 	if r.outR, r.outW, r.names[1], err = s.pipes.outPipe(); err != nil {
@@ -233,6 +235,9 @@ const traceLimit = 1000
 
 // unread says whether nobody has taken a command's text: then it did not run.
 func (r *round) unread() bool {
+	if r.pipes.fifo {
+		return !r.taken.Load()
+	}
 	n, err := unix.IoctlGetInt(int(r.textR), unix.TIOCINQ)
 	return err == nil && n > 0
 }
