@@ -224,15 +224,15 @@ func (p *plumbing) feed(text, stdin []byte, wg *sync.WaitGroup) error {
 }
 
 func (p *plumbing) close() {
+	for _, name := range p.names { // first, as in round.release
+		p.pipes.remove(name)
+	}
 	closeAll(append(p.files, p.outR, p.errR)...)
 	for i := range p.ours {
 		p.ours[i].close()
 	}
 	p.text.close()
 	p.in.close()
-	for _, name := range p.names {
-		p.pipes.remove(name)
-	}
 }
 
 // watchEvery is how often it is looked whether the shell is at its next line without having said that the command has

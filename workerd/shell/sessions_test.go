@@ -176,7 +176,7 @@ func TestC21ExitInASession(t *testing.T) {
 			"cd d; echo a; exit 137":                              {Kind: exited, Code: 137},
 			"cd d; echo a; kill -9 $$":                            {Kind: signalled, Signal: "KILL"},
 			"cd d; echo a; exit":                                  {Kind: exited, Code: 0},
-			"cd d; echo a; sleep 300 & exit 9":                    {Kind: exited, Code: 9},
+			"cd d; echo a; sleep 5 & exit 9":                      {Kind: exited, Code: 9},
 			"cd d; echo a; trap 'exit 11' EXIT; exit 10":          {Kind: exited, Code: 11},
 			"cd d; echo a; exec sh -c 'sleep 0.1; kill -TERM $$'": {Kind: signalled, Signal: "TERM"},
 		} {

@@ -260,15 +260,16 @@ func (r *round) close() {
 
 // release closes what only the subshell needs: it has opened it, or it is dead.
 func (r *round) release() {
+	// Names first: who opens a FIFO whose other end is closed already waits for ever.
+	for i, name := range r.names {
+		r.pipes.remove(name)
+		r.names[i] = ""
+	}
 	r.text.close()
 	r.textR.close()
 	r.outW.close()
 	r.errW.close()
 	r.process.close()
-	for i, name := range r.names {
-		r.pipes.remove(name)
-		r.names[i] = ""
-	}
 }
 
 func closeAll(files ...*os.File) {
