@@ -23,6 +23,8 @@ type (
 	HarnessID string
 	// ConnID tells two processes of one harness identity apart.
 	ConnID string
+	// SessionID names a shell session of one harness in one sandbox. It stands in no subject.
+	SessionID string
 	// OpID names one request for good. An exec's ExecID is the op of the request that started it.
 	OpID string
 )
@@ -75,6 +77,9 @@ func ParseInstanceID(s string) (InstanceID, error) { return parseToken[InstanceI
 
 // ParseHarnessID checks a harness id. Errors: *[IDError].
 func ParseHarnessID(s string) (HarnessID, error) { return parseToken[HarnessID]("harness id", s) }
+
+// ParseSessionID checks a session's name. Errors: *[IDError].
+func ParseSessionID(s string) (SessionID, error) { return parseToken[SessionID]("session", s) }
 
 // ParseOpID checks an op. Errors: *[IDError].
 func ParseOpID(s string) (OpID, error) { return parseToken[OpID]("op", s) }

@@ -145,6 +145,12 @@ func (s *Server) HandleQuick(verb string, serve func(*Request)) {
 	s.handlers[verb] = handler{serve: serve, quick: true}
 }
 
+// HandleInOrder registers a verb whose requests count in the order of their arrival: serve runs as with HandleQuick, but
+// the request can be aborted from its arrival on. serve must hand off with Detach, as its last act, or answer.
+func (s *Server) HandleInOrder(verb string, serve func(*Request)) {
+	s.handlers[verb] = handler{serve: serve, isOp: true, quick: true}
+}
+
 // Quick makes a handler for HandleQuick of a function that answers with one message.
 func Quick[Req, Resp any, PReq interface {
 	*Req
@@ -246,7 +252,7 @@ func (s *Server) receive(m *nats.Msg) {
 		return
 	}
 	if subj, err := ParseSubject(m.Reply); err == nil {
-		r.Op = subj.Op
+		r.Op, r.Harness = subj.Op, subj.Harness
 	}
 	h, ok := s.handlers[rest]
 	if !ok {
@@ -475,6 +481,9 @@ func (op *Op) fail(err error) {
 type Request struct {
 	Verb string
 	Op   OpID // from the reply subject, else from the message; empty when the caller gave none
+	// Harness is who asks, by the reply subject: only that identity gets the answer. Empty when the subject is not of
+	// the grammar.
+	Harness HarnessID
 
 	srv       *Server
 	msg       *nats.Msg

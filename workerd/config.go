@@ -36,6 +36,10 @@ type Config struct {
 	Shell string
 	// Shells is how many warm shells may live at once; zero means twice the number of CPUs, at least 4.
 	Shells int
+	// Sessions is how many shell sessions may be open at once; zero means 64.
+	Sessions int
+	// SessionIdle is when a session ends that is not used; zero means 10 min.
+	SessionIdle time.Duration
 	// Slots is how many leases are granted at once; zero means one per CPU.
 	Slots int
 	// Labels are the operator's own marks, at most 64 with names of at most 64 and values of at most 256 bytes.
@@ -115,6 +119,15 @@ func (c *Config) check() error {
 	}
 	if c.Shells == 0 {
 		c.Shells = max(4, 2*runtime.NumCPU())
+	}
+	if c.Sessions < 0 || c.Sessions > 4096 {
+		return fmt.Errorf("sessions %d: want 1 to 4096, or 0 for 64", c.Sessions)
+	}
+	if c.SessionIdle < 0 || c.SessionIdle > maxTimeout {
+		return fmt.Errorf("idle limit of sessions %s: want more than 0, at most %s, or 0 for 10m", c.SessionIdle, maxTimeout)
+	}
+	if c.SessionIdle == 0 {
+		c.SessionIdle = 10 * time.Minute
 	}
 	if c.Slots < 0 || c.Slots > 65535 {
 		return fmt.Errorf("slots %d: want 1 to 65535, or 0 for one per CPU", c.Slots)

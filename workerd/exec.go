@@ -1,17 +1,13 @@
 package workerd
 
 import (
-	"context"
-	"errors"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
-	"github.com/sandbus/sandbus/workerd/shell"
 )
 
 // The bounds of an exec's request.
@@ -43,49 +39,6 @@ func (w *Worker) dir(cwd string) (string, error) {
 		return cwd, nil
 	}
 	return filepath.Join(w.cfg.Dir, cwd), nil
-}
-
-// runShell serves shell.run.
-func (w *Worker) runShell(ctx context.Context, req *sandbusv1.ShellRunRequest) (*sandbusv1.ShellRunResponse, error) {
-	c := shell.Command{
-		Script: bus.FromText(req.GetScript(), req.GetScriptRaw()), Stdin: req.GetStdin(), HasStdin: req.GetHasStdin(),
-		Limit: req.GetOutputLimit(),
-	}
-	err := checkScript(c.Script)
-	if err != nil {
-		return nil, err
-	}
-	if c.Dir, err = w.dir(bus.FromText(req.GetCwd(), req.GetCwdRaw())); err != nil {
-		return nil, err
-	}
-	if c.Env, err = checkEnv(req.GetEnv(), true); err != nil {
-		return nil, err
-	}
-	if c.Timeout, err = checkTimeout("timeout", req.GetTimeoutMs(), maxTimeout); err != nil {
-		return nil, err
-	}
-	if len(c.Stdin) > 0 && !c.HasStdin {
-		return nil, invalid("%d bytes of stdin without has_stdin", len(c.Stdin))
-	}
-	if c.Limit < 0 || c.Limit > maxOutput {
-		return nil, invalid("output limit %d: want 1 to %d bytes, or 0 for %d", c.Limit, maxOutput, defaultOutput)
-	}
-	if c.Limit == 0 {
-		c.Limit = defaultOutput
-	}
-	if w.shells == nil {
-		return &sandbusv1.ShellRunResponse{Outcome: noShell()}, nil
-	}
-	resp, err := w.shells.Run(ctx, c)
-	switch {
-	case errors.Is(err, shell.ErrBusy):
-		return nil, bus.Errorf(sandbusv1.Code_CODE_BUSY, "%v", err)
-	case errors.Is(err, shell.ErrClosed):
-		return nil, bus.Errorf(sandbusv1.Code_CODE_DRAINING, "the worker is stopping")
-	case err != nil && ctx.Err() != nil: // it was still in the queue
-		return &sandbusv1.ShellRunResponse{Outcome: &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_ABORTED}}, nil //nolint:nilerr // aborted is an outcome
-	}
-	return resp, err
 }
 
 func noShell() *sandbusv1.Outcome {

@@ -21,14 +21,15 @@ import (
 
 // Worker serves one sandbox.
 type Worker struct {
-	cfg    Config
-	target bus.Target
-	env    []string // of every command
-	shells *shell.Pool
-	execs  *execs.Manager
-	files  *files.Root
-	dial   *dial.Dialer
-	search *search.Root
+	cfg      Config
+	target   bus.Target
+	env      []string // of every command
+	shells   *shell.Pool
+	sessions *shell.Sessions
+	execs    *execs.Manager
+	files    *files.Root
+	dial     *dial.Dialer
+	search   *search.Root
 }
 
 // New checks a configuration. Errors name the setting, its value and what would be right.
@@ -93,6 +94,14 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			return err
 		}
 		defer w.shells.Close()
+		w.sessions, err = shell.NewSessions(shell.SessionsConfig{
+			Config: shell.Config{Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Logger: w.cfg.Logger},
+			Bound:  w.cfg.Sessions, Idle: w.cfg.SessionIdle,
+		})
+		if err != nil {
+			return err
+		}
+		defer w.sessions.CloseAll()
 	}
 	srv := bus.NewServer(conn, w.target, w.cfg.Logger)
 	w.register(srv)
@@ -192,7 +201,7 @@ func (w *Worker) register(srv *bus.Server) {
 	bus.HandleOp(srv, "fs.glob", w.search.Glob)
 	bus.HandleOp(srv, "fs.grep", w.search.Grep)
 	bus.Handle(srv, "fs.resolve", noContext(w.search.Resolve))
-	bus.HandleOp(srv, "shell.run", w.runShell)
+	w.registerShell(srv)
 	srv.HandleRepeatable("exec.start", w.startExec)
 	srv.HandleStream("exec.attach", w.attachExec)
 	bus.Handle(srv, "exec.list", noContext(w.listExecs))
@@ -211,7 +220,7 @@ func (w *Worker) hello() *sandbusv1.Hello {
 	h := &sandbusv1.Hello{
 		Labels: w.cfg.Labels, Capabilities: []string{"files", "exec"}, Image: w.cfg.Image,
 		Arch: runtime.GOARCH, Os: runtime.GOOS, Trust: "untrusted", Slots: int32(w.cfg.Slots), Version: w.cfg.Version,
-		Features: []string{"streams.1", "shell.run", "exec.start", "exec.attach", "terminals"},
+		Features: []string{"streams.1", "shell.run", "session.open", "exec.start", "exec.attach", "terminals", "net.dial"},
 	}
 	h.Capabilities = append(h.Capabilities, "dial")
 	h.Features = append(h.Features, "net.dial")

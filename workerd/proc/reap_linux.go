@@ -3,6 +3,7 @@ package proc
 import (
 	"context"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strconv"
 	"strings"
@@ -40,23 +41,26 @@ func (t *tracked) has(pid int) bool {
 	return t.pids[pid]
 }
 
-// Track has the reaper leave the status of a child to whoever starts it: start must return its process id.
-func Track(start func() (pid int, err error)) error {
+// StartChild starts a command whose status the reaper leaves to WaitChild.
+func StartChild(cmd *exec.Cmd) error {
 	ours.RLock()
 	defer ours.RUnlock()
-	pid, err := start()
-	if err == nil {
-		ours.add(pid)
-		protect(pid)
+	if err := cmd.Start(); err != nil {
+		return err
 	}
-	return err
+	ours.add(cmd.Process.Pid)
+	protect(cmd.Process.Pid)
+	return nil
 }
 
-// Untrack is for a child that was waited for.
-func Untrack(pid int) { ours.remove(pid) }
+// WaitChild waits for a command that StartChild has started.
+func WaitChild(cmd *exec.Cmd) error {
+	defer ours.remove(cmd.Process.Pid)
+	return cmd.Wait()
+}
 
 // Reap makes this process the parent of the orphans below it, and waits for them as they end, until ctx ends. It is for
-// a process all of whose children are started by this package or by Track.
+// a process all of whose children are started by this package.
 func Reap(ctx context.Context) error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return os.NewSyscallError("prctl", err)

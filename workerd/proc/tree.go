@@ -14,6 +14,7 @@ type Tree struct {
 	root   Process
 	spare  bool
 	mark   string
+	since  Tick // who started earlier is left out, with all below
 	known  map[Process]bool
 	others map[Process]bool // have been looked at and do not carry the mark
 }
@@ -46,7 +47,7 @@ func (t *Tree) Look() int {
 	}
 	for ; len(todo) > 0; todo = todo[1:] {
 		for _, c := range children[todo[0].PID] {
-			if !t.known[c] {
+			if !t.known[c] && Tick(c.start) >= t.since {
 				t.known[c] = true
 				todo = append(todo, c)
 			}

@@ -30,3 +30,25 @@ func BenchmarkRun(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkSession is a command in a session's shell.
+func BenchmarkSession(b *testing.B) {
+	bash, err := exec.LookPath("bash")
+	require.NoError(b, err)
+	all, err := NewSessions(SessionsConfig{Config: Config{Path: bash, Dir: "/", Env: os.Environ()}})
+	require.NoError(b, err)
+	defer all.CloseAll()
+	key := SessionKey{"me", "s"}
+	_, err = all.Open(key, "")
+	require.NoError(b, err)
+	for _, script := range []string{":", "cat /etc/hostname"} {
+		b.Run(script, func(b *testing.B) {
+			for b.Loop() {
+				turn, err := all.Queue(key)
+				require.NoError(b, err)
+				_, err = turn.Run(b.Context(), Command{Script: script, Limit: 1 << 20})
+				require.NoError(b, err)
+			}
+		})
+	}
+}

@@ -1,7 +1,6 @@
 package shell
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -25,14 +24,19 @@ type Config struct {
 	Max    int          // shells alive at once; zero means 4
 	Warm   int          // shells that are started in advance; zero means 2, at most Max
 	Queue  int          // commands that wait for a shell; zero means 256; one more is refused with ErrBusy
+	Temp   string       // where to make a private directory for FIFOs if need be; empty means os.TempDir
 	Logger *slog.Logger // nil discards
+
+	forceFIFO bool // as where the shell cannot open the worker's descriptors
 }
 
 // Pool holds warm shells and runs commands on them.
 type Pool struct {
-	cfg  Config
-	wg   sync.WaitGroup
-	tidy *time.Timer // prepares the used shells when nothing else does
+	cfg    Config
+	pipes  *pipes
+	traces bool // the kernel tells how a subshell ended
+	wg     sync.WaitGroup
+	tidy   *time.Timer // prepares the used shells when nothing else does
 
 	mu      sync.Mutex   // guards the fields below
 	idle    []*shell     // prepared
@@ -69,10 +73,14 @@ func NewPool(cfg Config) (*Pool, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	p := &Pool{cfg: cfg}
+	var err error
+	if p.pipes, p.traces, err = newPipes(cfg.Path, cfg.Temp, cfg.forceFIFO); err != nil {
+		return nil, fmt.Errorf("start shell %s: %w", cfg.Path, err)
+	}
 	p.tidy = time.AfterFunc(time.Hour, p.prepareUsed)
 	p.tidy.Stop()
 	for range min(cfg.Warm, cfg.Max) {
-		s, err := startShell(cfg.Path, cfg.Dir, cfg.Env)
+		s, err := startShell(&p.cfg, p.pipes, p.traces)
 		if err != nil {
 			p.Close()
 			return nil, fmt.Errorf("start shell %s: %w", cfg.Path, err)
@@ -99,6 +107,9 @@ func (p *Pool) Close() {
 	}
 	p.wg.Wait()
 	p.tidy.Stop()
+	if err := p.pipes.close(); err != nil {
+		p.cfg.Logger.Warn("private directory not removed", "error", err)
+	}
 }
 
 // Command is one fast exec.
@@ -122,15 +133,29 @@ func (p *Pool) Run(ctx context.Context, c Command) (*sandbusv1.ShellRunResponse,
 	if err := proc.CheckDir(c.Dir); err != nil {
 		return startFailed(err), nil
 	}
-	s, err := p.take(ctx)
-	if err != nil {
-		return nil, err
+	for attempt := 1; ; attempt++ {
+		s, err := p.take(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r := &run{
+			pool: p, shell: s, command: &c, arrived: arrived,
+			output: output{limit: c.Limit, stop: make(chan sandbusv1.OutcomeKind, 1)},
+		}
+		resp, usable := r.do(ctx)
+		p.put(s, usable)
+		if !r.unread {
+			return resp, nil
+		}
+		if attempt == maxAttempts {
+			return startFailed(errors.New("the shells cannot open the pipes of a command")), nil
+		}
 	}
-	r := &run{pool: p, shell: s, command: &c, arrived: arrived, stop: make(chan sandbusv1.OutcomeKind, 3)}
-	resp, usable := r.do(ctx)
-	p.put(s, usable)
-	return resp, nil
 }
+
+// maxAttempts is on how many shells a command is tried whose text nobody has read: a command before it may have taken
+// away what they needed.
+const maxAttempts = 3
 
 func startFailed(err error) *sandbusv1.ShellRunResponse {
 	var se *proc.StartError
@@ -199,7 +224,7 @@ func (p *Pool) forget(w chan waken) {
 // startLocked starts one more shell, which is counted already, for whoever waits first.
 func (p *Pool) startLocked() {
 	p.wg.Go(func() {
-		s, err := startShell(p.cfg.Path, p.cfg.Dir, p.cfg.Env)
+		s, err := startShell(&p.cfg, p.pipes, p.traces)
 		if err != nil {
 			p.startFailed(fmt.Errorf("start shell %s: %w", p.cfg.Path, err))
 			return
@@ -301,12 +326,9 @@ type run struct {
 	shell   *shell
 	command *Command
 	arrived time.Time
-	stop    chan sandbusv1.OutcomeKind // why the command must end; as many elements as there are senders
+	unread  bool // set when the command did not run
 
-	mu     sync.Mutex // guards the fields below
-	stdout bytes.Buffer
-	stderr bytes.Buffer
-	over   bool
+	output
 }
 
 // do runs the command; usable is false when the shell must be replaced.
@@ -314,6 +336,7 @@ func (r *run) do(ctx context.Context) (resp *sandbusv1.ShellRunResponse, usable 
 	round := r.shell.next
 	r.shell.next = nil
 	began := time.Now()
+	r.shell.trace(round)
 	var drain proc.Drain
 	drain.Add(round.outR, func(b []byte) bool { return r.take(&r.stdout, b) })
 	drain.Add(round.errR, func(b []byte) bool { return r.take(&r.stderr, b) })
@@ -333,11 +356,8 @@ func (r *run) do(ctx context.Context) (resp *sandbusv1.ShellRunResponse, usable 
 	closeAll(stdin...) // the feeder stops, whoever reads on or not
 	feeders.Wait()
 	held := drain.Wait()
-	if r.over && outcome.GetKind() == sandbusv1.OutcomeKind_OUTCOME_KIND_EXITED {
-		outcome = &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_OUTPUT_LIMIT}
-	}
 	resp = &sandbusv1.ShellRunResponse{
-		Outcome: outcome, Stdout: r.stdout.Bytes(), Stderr: r.stderr.Bytes(), PipeHeld: held,
+		Outcome: r.outcome(outcome), Stdout: r.stdout.Bytes(), Stderr: r.stderr.Bytes(), PipeHeld: held,
 		Timing: &sandbusv1.Timing{
 			QueueUs: began.Sub(r.arrived).Microseconds(), StartUs: started.Sub(began).Microseconds(),
 			RunUs: ended.Sub(started).Microseconds(), DrainUs: time.Since(ended).Microseconds(),
@@ -349,61 +369,48 @@ func (r *run) do(ctx context.Context) (resp *sandbusv1.ShellRunResponse, usable 
 	return resp, usable
 }
 
-// take keeps output up to the limit.
-func (r *run) take(to *bytes.Buffer, b []byte) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	room := r.command.Limit - int64(r.stdout.Len()+r.stderr.Len())
-	if int64(len(b)) <= room {
-		to.Write(b)
-		return true
-	}
-	to.Write(b[:room])
-	if !r.over {
-		r.over = true
-		r.stop <- sandbusv1.OutcomeKind_OUTCOME_KIND_OUTPUT_LIMIT // has room: sent once
-	}
-	return false
-}
-
 // feed writes the text and the input to their pipes. It returns what ends the feeders when it is closed.
-func (r *run) feed(round *round, wg *sync.WaitGroup) (stdin []*os.File, err error) {
-	number := -1
-	if r.command.HasStdin {
-		in, w, err := os.Pipe()
+func (r *run) feed(round *round, wg *sync.WaitGroup) (files []*os.File, err error) {
+	defer func() {
 		if err != nil {
-			return nil, err
+			closeAll(files...)
 		}
-		number = fd(in)
-		stdin = []*os.File{in, w}
-		wg.Go(func() {
-			_, _ = w.Write(r.command.Stdin) // a reader that stops early is not an error of the command
-			closeAll(w)
-		})
-	}
+	}()
 	cfg := &r.pool.cfg
+	stdin := ""
+	if r.command.HasStdin {
+		in, w, name, err := r.pool.pipes.input()
+		if err != nil {
+			return files, err
+		}
+		if in != 0 {
+			files = append(files, os.NewFile(uintptr(in), "|0"))
+		}
+		round.names[3] = name
+		stdin = r.pool.pipes.word(r.pool.pipes.end(name, in))
+		f, err := r.pool.pipes.feed(w, r.command.Stdin, nil, wg)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
 	var plain []string
 	if strings.HasSuffix(cfg.Path, "bash") || strings.HasSuffix(cfg.Path, "dash") {
 		plain = plainWords(r.command, r.command.Dir, cfg.Env)
 	}
-	t := text(r.command, os.Getpid(), number, cfg.Dir, plain)
-	if len(t) <= pipeRoom {
+	t := text(r.command, stdin, cfg.Dir, plain)
+	if len(t) <= pipeRoom && !r.pool.pipes.fifo {
 		_, _ = unix.Write(int(round.text), []byte(t)) // fails when the shell is dead, which await finds
 		round.text.close()
-		return stdin, nil
+		return files, nil
 	}
-	if err := unix.SetNonblock(int(round.text), true); err != nil { // so that a close ends a write
-		closeAll(stdin...)
-		return nil, err
-	}
-	long := os.NewFile(uintptr(round.text), "|1")
+	long := round.text
 	round.text = 0
-	stdin = append(stdin, long)
-	wg.Go(func() {
-		_, _ = long.WriteString(t) // likewise; or the command did not read it all
-		closeAll(long)
-	})
-	return stdin, nil
+	f, err := r.pool.pipes.feed(long, []byte(t), &round.taken, wg)
+	if err != nil {
+		return files, err
+	}
+	return append(files, f), nil
 }
 
 // pipeRoom is what an empty pipe takes at once (PIPE_BUF), however small the system makes it.
@@ -424,7 +431,10 @@ func (r *run) await(ctx context.Context, round *round) (outcome *sandbusv1.Outco
 				return proc.WaitOutcome(r.shell.end()), false
 			}
 			if st.nonce == round.nonce {
-				return &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_EXITED, Code: int32(st.code)}, true
+				if r.unread = st.code != 0 && round.unread(); r.unread {
+					return nil, false
+				}
+				return round.ended(st.code), true
 			}
 		case <-timeout:
 			outcome = &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_TIMED_OUT, Clock: sandbusv1.Clock_CLOCK_TOTAL}

@@ -23,24 +23,24 @@ const limit = 8 << 20
 
 var exited = sandbusv1.OutcomeKind_OUTCOME_KIND_EXITED
 
-// eachShell runs a test on a pool of every shell of this machine.
+// eachShell runs a test on a pool of every shell of this machine, with both kinds of pipes.
 func eachShell(t *testing.T, test func(t *testing.T, p *Pool, sh []string)) {
+	t.Helper()
 	for name, path := range testenv.Shells(t) {
-		t.Run(name, func(t *testing.T) {
-			p := newPool(t, path)
-			argv := []string{path}
-			if name == "busybox" {
-				argv = append(argv, "sh")
-			}
-			test(t, p, argv)
-		})
+		argv := []string{path}
+		if name == "busybox" {
+			argv = append(argv, "sh")
+		}
+		t.Run(name, func(t *testing.T) { test(t, newPool(t, path, false), argv) })
+		t.Run(name+" with FIFOs", func(t *testing.T) { test(t, newPool(t, path, true), argv) })
 	}
 }
 
-func newPool(t *testing.T, path string) *Pool {
+func newPool(t *testing.T, path string, fifo bool) *Pool {
 	t.Helper()
-	p, err := NewPool(Config{Path: path, Dir: t.TempDir(), Env: os.Environ()})
+	p, err := NewPool(Config{Path: path, Dir: t.TempDir(), Temp: t.TempDir(), Env: os.Environ(), forceFIFO: fifo})
 	require.NoError(t, err)
+	require.Equal(t, fifo, p.pipes.fifo, "this system has /proc")
 	t.Cleanup(p.Close)
 	return p
 }
@@ -90,7 +90,7 @@ func TestMeansWhatDashCMeans(t *testing.T) {
 // TestErrorMessagesAreThoseOfBash compares the text too, where both have it the same.
 func TestErrorMessagesAreThoseOfBash(t *testing.T) {
 	bash := testenv.Tool(t, "bash")
-	p := newPool(t, bash)
+	p := newPool(t, bash, false)
 	require.Equal(t, "bash: line 1: nosuchcommand: command not found\n", string(run1(t, p, "nosuchcommand").GetStderr()))
 	require.Equal(t, "bash: line 3: nosuchcommand: command not found\n", string(run1(t, p, "\n\nnosuchcommand").GetStderr()))
 	syntax := run1(t, p, "if")
@@ -184,7 +184,7 @@ func TestTimeoutSparesTheShell(t *testing.T) {
 }
 
 func TestAbort(t *testing.T) {
-	p := newPool(t, testenv.Tool(t, "bash"))
+	p := newPool(t, testenv.Tool(t, "bash"), false)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	marker := filepath.Join(p.cfg.Dir, "running")
 	go func() {
@@ -211,6 +211,121 @@ func TestKillOfTheShell(t *testing.T) {
 			require.Equal(t, "KILL", resp.GetOutcome().GetSignal())
 		}
 		require.Equal(t, "ok\n", string(run1(t, p, "echo ok").GetStdout()))
+	})
+}
+
+// TestC12SignalsAndCodes has a signal and the code that a shell makes of it: they are not the same.
+func TestC12SignalsAndCodes(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, sh []string) {
+		for range 2 {
+			for script, code := range map[string]int{"exit 300": 44, "exit 137": 137, "sh -c 'exit 137'": 137, "sh -c 'kill -9 $$'; exit $?": 137} {
+				out := run1(t, p, script).GetOutcome()
+				require.Equal(t, exited, out.GetKind(), script)
+				require.EqualValues(t, code, out.GetCode(), script)
+			}
+			scripts := map[string]string{"sh -c 'kill -9 $PPID'; :": "KILL", "sh -c 'kill -TERM $PPID'; :": "TERM", "kill -9 $$; sleep 1": "KILL"}
+			if strings.HasSuffix(sh[0], "bash") {
+				scripts["kill -9 $BASHPID"], scripts["kill -SEGV $BASHPID"] = "KILL", "SEGV"
+			}
+			for script, signal := range scripts {
+				if !p.traces && !strings.Contains(script, "$$") {
+					continue // this kernel does not tell
+				}
+				out := run1(t, p, script).GetOutcome()
+				require.Equal(t, sandbusv1.OutcomeKind_OUTCOME_KIND_SIGNALLED, out.GetKind(), script)
+				require.Equal(t, signal, out.GetSignal(), script)
+			}
+		}
+	})
+}
+
+// TestC31TemporaryDirectoryIsRuined has commands take away what FIFOs need.
+func TestC31TemporaryDirectoryIsRuined(t *testing.T) {
+	for name, path := range testenv.Shells(t) {
+		for _, fifo := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " FIFOs ", fifo), func(t *testing.T) {
+				temp := filepath.Join(t.TempDir(), "tmp")
+				require.NoError(t, os.Mkdir(temp, 0o700))
+				cfg := Config{Path: path, Dir: t.TempDir(), Temp: temp, Env: append(os.Environ(), "TMPDIR="+temp), forceFIFO: fifo}
+				p, err := NewPool(cfg)
+				require.NoError(t, err)
+				defer p.Close()
+				s := newSession(t, path, func(c *SessionsConfig) { c.Config = cfg })
+				s.ok("V=1")
+				for _, script := range []string{"rm -rf $TMPDIR/*", "chmod 000 $TMPDIR", "chmod 700 $TMPDIR; rm -rf $TMPDIR", "mkdir -p $TMPDIR/sandbus-x"} {
+					for range 3 {
+						out := run1(t, p, script).GetOutcome()
+						require.Equal(t, exited, out.GetKind(), "%s: %s", script, out)
+					}
+					for range 3 {
+						require.Equal(t, "ok\n", string(run1(t, p, "echo ok").GetStdout()), script)
+					}
+					s.ok(script)
+					require.Equal(t, "1\n", s.ok("echo $V"), script)
+				}
+			})
+		}
+	}
+}
+
+func TestFIFOsArePrivateAndGone(t *testing.T) {
+	temp := t.TempDir()
+	p, err := NewPool(Config{Path: testenv.Tool(t, "bash"), Dir: temp, Temp: temp, Env: os.Environ(), forceFIFO: true})
+	require.NoError(t, err)
+	for range 10 {
+		run1(t, p, "true")
+	}
+	entries, err := os.ReadDir(temp)
+	require.NoError(t, err)
+	require.Len(t, entries, 1)
+	fi, err := entries[0].Info()
+	require.NoError(t, err)
+	require.Equal(t, os.ModeDir|0o700, fi.Mode())
+	left, err := os.ReadDir(filepath.Join(temp, entries[0].Name()))
+	require.NoError(t, err)
+	require.LessOrEqual(t, len(left), 2*3, "those of the commands that are prepared")
+	p.Close()
+	entries, err = os.ReadDir(temp)
+	require.NoError(t, err)
+	require.Empty(t, entries)
+}
+
+func TestC33NoStdinIsEndOfFile(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		s := newSession(t, p.cfg.Path, nil)
+		for _, tool := range []string{"cat", "rg x", "python3 -", "ssh -o BatchMode=yes -o ConnectTimeout=1 localhost true", "sh", "read x", "head"} {
+			c := Command{Script: tool + "; :", Timeout: 20 * time.Second, Limit: limit}
+			resp, err := p.Run(t.Context(), c)
+			require.NoError(t, err)
+			require.Equal(t, exited, resp.GetOutcome().GetKind(), "%s", tool)
+			require.Equal(t, exited, s.do(c).GetOutcome().GetKind(), "%s", tool)
+		}
+	})
+}
+
+func TestC36LongScriptsAndManyVariables(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		s := newSession(t, p.cfg.Path, nil)
+		long := "x='" + strings.Repeat("0123456789abcdef", 4<<20/16-2) + "'; echo ${#x}"
+		want := fmt.Sprintln(4<<20 - 32)
+		require.Equal(t, want, string(run1(t, p, long).GetStdout()))
+		require.Equal(t, want, s.ok(long))
+		c := Command{Script: "echo $V0$V199; sh -c 'echo $V0$V199'", Limit: limit}
+		for i := range 200 {
+			c.Env = append(c.Env, fmt.Sprintf("V%d=%d", i, i))
+		}
+		resp, err := p.Run(t.Context(), c)
+		require.NoError(t, err)
+		require.Equal(t, "0199\n0199\n", string(resp.GetStdout()))
+		require.Equal(t, "0199\n0199\n", string(s.do(c).GetStdout()))
+	})
+}
+
+func TestC38NoControllingTerminal(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		script := "(read x </dev/tty) 2>/dev/null && echo read; echo no"
+		require.Equal(t, "no\n", string(run1(t, p, script).GetStdout()))
+		require.Equal(t, "no\n", newSession(t, p.cfg.Path, nil).ok(script))
 	})
 }
 
@@ -258,8 +373,8 @@ func TestBackgroundProcessDoesNotHoldTheAnswer(t *testing.T) {
 		require.Equal(t, "hi\n", string(resp.GetStdout()))
 		require.True(t, resp.GetPipeHeld())
 		require.Less(t, time.Since(begin), 2*time.Second)
-		resp = run1(t, p, "(sleep 0.2; echo late; sleep 0.2; echo later) & echo first")
-		require.Equal(t, "first\nlate\nlater\n", string(resp.GetStdout()), "each chunk starts the grace anew")
+		resp = run1(t, p, "(sleep 0.15; echo late; sleep 0.15; echo later; sleep 0.15; echo last) & echo first")
+		require.Equal(t, "first\nlate\nlater\nlast\n", string(resp.GetStdout()), "each chunk starts the grace anew")
 		require.False(t, resp.GetPipeHeld())
 	})
 }

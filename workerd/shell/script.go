@@ -3,7 +3,6 @@ package shell
 import (
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/sandbus/sandbus/workerd/proc"
@@ -25,9 +24,9 @@ func quote(b *strings.Builder, s string) {
 	b.WriteByte('\'')
 }
 
-// text is what the waiting subshell sources: the exec's directory, standard input and environment, and its script as
-// one word.
-func text(c *Command, workerPID, stdinFD int, defaultDir string, plain []string) string {
+// text is what the waiting subshell sources: the exec's directory, standard input (a word; empty for none) and
+// environment, and its script as one word.
+func text(c *Command, stdin, defaultDir string, plain []string) string {
 	var b strings.Builder
 	b.Grow(len(c.Script) + len(c.Dir) + 256)
 	if c.Dir != defaultDir {
@@ -35,11 +34,9 @@ func text(c *Command, workerPID, stdinFD int, defaultDir string, plain []string)
 		quote(&b, c.Dir)
 		b.WriteString(" || exit 126\n")
 	}
-	if stdinFD >= 0 {
-		b.WriteString("exec </proc/")
-		b.WriteString(strconv.Itoa(workerPID))
-		b.WriteString("/fd/")
-		b.WriteString(strconv.Itoa(stdinFD))
+	if stdin != "" {
+		b.WriteString("exec <")
+		b.WriteString(stdin)
 		b.WriteByte('\n')
 	}
 	for _, v := range c.Env {
@@ -126,7 +123,7 @@ const maxArg = 128<<10 - 1
 // it needs. The caller closes them.
 func Argv(path, script string) (argv []string, extra []*os.File, err error) {
 	argv = []string{path}
-	if strings.HasSuffix(path, "/busybox") {
+	if isBusybox(path) {
 		argv = append(argv, "sh")
 	}
 	if len(script) <= maxArg {

@@ -5,33 +5,45 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 	"github.com/sandbus/sandbus/workerd/proc"
 )
 
-// loop is what a warm shell runs; %[1]d is the worker's process id. It is one line, so that the line numbers in a
-// command's error messages are those of the command's text. Descriptor 3 brings "text out err nonce" for each command,
-// descriptor 4 takes "status nonce".
-const loop = `while read -r __t __o __e __n <&3; do ` +
-	`( unset __o __e __n; . /proc/%[1]d/fd/"$__t"; unset __t; eval "$__sandbus_script" ) ` +
-	`</dev/null >/proc/%[1]d/fd/"$__o" 2>/proc/%[1]d/fd/"$__e" 3<&- 4>&-; ` +
-	`echo "$? $__n" >&4; done`
+// loop is what a warm shell runs. It is one line, so that the line numbers in a command's error messages are those of
+// the command's text. Descriptor 3 brings "text out err nonce" for each command, descriptor 4 takes "status nonce", and
+// with traces descriptor 5 the process id of each subshell that waits.
+func loop(p *pipes, name string, traces bool) string {
+	base, announce := p.word(""), ""
+	switch {
+	case traces && name == "bash": // "$$" is that of the shell
+		announce = `echo "$BASHPID" >&5; exec 5>&-; `
+	case traces:
+		announce = `read -r __p __x </proc/self/stat; echo "$__p" >&5; exec 5>&-; unset __p __x; `
+	}
+	return `while read -r __t __o __e __n <&3; do ` +
+		`( ` + announce + `unset __o __e __n; . ` + base + `"$__t" || exit 126; unset __t; eval "$__sandbus_script" ) ` +
+		`</dev/null >` + base + `"$__o" 2>` + base + `"$__e" 3<&- 4>&-; ` +
+		`echo "$? $__n" >&4; done`
+}
 
 // shell is one warm shell. It is used by one command at a time.
 type shell struct {
+	pipes   *pipes
 	cmd     *exec.Cmd
 	self    proc.Process
 	command *os.File    // write end of descriptor 3
 	status  chan status // what the loop says; closed when nobody can say anything any more
+	born    rawFD       // read end of descriptor 5; zero without traces
 	next    *round      // the command that is prepared
 }
 
@@ -42,11 +54,15 @@ type status struct {
 
 // round is the pipes of one command, opened by the subshell that waits for it.
 type round struct {
+	pipes      *pipes
 	nonce      string
 	text       rawFD // write end: the command's text goes in here
 	textR      rawFD // kept open until the subshell has opened it
 	outW, errW rawFD // likewise
 	outR, errR *os.File
+	names      [4]string   // of text, stdout, stderr and stdin
+	taken      atomic.Bool // the reader of a text that was fed is there
+	process    rawFD       // the subshell's handle, zero for none
 }
 
 // rawFD is a descriptor that nobody waits on: an os.File would enter it into the poller and take it out again, for
@@ -69,22 +85,31 @@ func rawPipe() (r, w rawFD, err error) {
 	return rawFD(p[0]), rawFD(p[1]), nil
 }
 
-// outPipe is a pipe whose read end is waited on.
-func outPipe() (r *os.File, w rawFD, err error) {
-	raw, w, err := rawPipe()
-	if err != nil {
-		return nil, 0, err
-	}
+// waited makes a file of a pipe's read end, to be waited on.
+func waited(raw rawFD) (*os.File, error) {
 	if err := unix.SetNonblock(int(raw), true); err != nil {
 		raw.close()
-		w.close()
-		return nil, 0, os.NewSyscallError("fcntl", err)
+		return nil, os.NewSyscallError("fcntl", err)
 	}
-	return os.NewFile(uintptr(raw), "|0"), w, nil
+	return os.NewFile(uintptr(raw), "|0"), nil
 }
 
-// startShell starts a shell and prepares its first command.
-func startShell(path, dir string, env []string) (*shell, error) {
+// outPipe is a pipe for a command's output: the read end, the write end, and its name for the shell.
+func (p *pipes) outPipe() (r *os.File, w rawFD, name string, err error) {
+	raw, w, name, err := p.make()
+	if err != nil {
+		return nil, 0, "", err
+	}
+	if r, err = waited(raw); err != nil {
+		w.close()
+		p.remove(name)
+		return nil, 0, "", err
+	}
+	return r, w, name, nil
+}
+
+// startShell starts a shell and prepares its first command. With traces each subshell says its process id.
+func startShell(cfg *Config, p *pipes, traces bool) (*shell, error) {
 	commandR, commandW, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -94,29 +119,26 @@ func startShell(path, dir string, env []string) (*shell, error) {
 		closeAll(commandR, commandW)
 		return nil, err
 	}
-	args := []string{path}
-	name := path[strings.LastIndexByte(path, '/')+1:]
-	switch name {
-	case "bash":
-		args = append(args, "--norc", "--noprofile")
-	case "busybox":
-		args, name = append(args, "sh"), "sh"
+	extra := []*os.File{commandR, statusW}
+	s := &shell{pipes: p, command: commandW, status: make(chan status, 1)}
+	if traces {
+		var w rawFD
+		if s.born, w, err = rawPipe(); err != nil {
+			closeAll(commandR, commandW, statusR, statusW)
+			return nil, err
+		}
+		extra = append(extra, os.NewFile(uintptr(w), "|1"))
 	}
-	args = append(args, "-c", fmt.Sprintf(loop, os.Getpid()), name)
-	s := &shell{command: commandW, status: make(chan status, 1)}
+	args, name := cfg.argv()
 	s.cmd = &exec.Cmd{
-		Path: path, Args: args, Dir: dir, Env: env, ExtraFiles: []*os.File{commandR, statusW},
+		Path: cfg.Path, Args: append(args, "-c", loop(p, name, traces), name), Dir: cfg.Dir, Env: cfg.Env, ExtraFiles: extra,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	err = proc.Track(func() (int, error) {
-		if err := s.cmd.Start(); err != nil {
-			return 0, err
-		}
-		return s.cmd.Process.Pid, nil
-	})
-	closeAll(commandR, statusW)
+	err = proc.StartChild(s.cmd)
+	closeAll(extra...)
 	if err != nil {
 		closeAll(commandW, statusR)
+		s.born.close()
 		return nil, err
 	}
 	s.self = proc.Find(s.cmd.Process.Pid)
@@ -126,6 +148,18 @@ func startShell(path, dir string, env []string) (*shell, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// argv is the beginning of a shell's command line, and the name that it gives itself in messages.
+func (c *Config) argv() (argv []string, name string) {
+	argv, name = []string{c.Path}, c.Path[strings.LastIndexByte(c.Path, '/')+1:]
+	switch name {
+	case "bash":
+		argv = append(argv, "--norc", "--noprofile")
+	case "busybox":
+		argv, name = append(argv, "sh"), "sh"
+	}
+	return argv, name
 }
 
 // readStatus hands on what the loop says until the shell has ended.
@@ -149,27 +183,73 @@ func (s *shell) readStatus(pipe *os.File) {
 
 // prepare makes the pipes of the next command and has the shell fork the subshell for it.
 func (s *shell) prepare() (err error) {
-	r := &round{nonce: rand.Text()[:13]}
+	r := &round{pipes: s.pipes, nonce: rand.Text()[:13]}
 	defer func() {
 		if err != nil {
 			r.close()
 		}
 	}()
-	if r.textR, r.text, err = rawPipe(); err != nil {
+	if r.textR, r.text, r.names[0], err = s.pipes.input(); err != nil {
 		return err
 	}
-	if r.outR, r.outW, err = outPipe(); err != nil {
+	if r.outR, r.outW, r.names[1], err = s.pipes.outPipe(); err != nil {
 		return err
 	}
-	if r.errR, r.errW, err = outPipe(); err != nil {
+	if r.errR, r.errW, r.names[2], err = s.pipes.outPipe(); err != nil {
 		return err
 	}
-	line := fmt.Sprintf("%d %d %d %s\n", r.textR, r.outW, r.errW, r.nonce)
+	line := s.pipes.end(r.names[0], r.textR) + " " + s.pipes.end(r.names[1], r.outW) + " " + s.pipes.end(r.names[2], r.errW) + " " + r.nonce + "\n"
 	if _, err := s.command.WriteString(line); err != nil {
 		return err
 	}
 	s.next = r
 	return nil
+}
+
+// trace opens a handle of the subshell that waits, so that its end can be told. It is mostly there before its command
+// is; else the wait is for the fork, which the command has to wait for as well.
+func (s *shell) trace(r *round) {
+	if s.born == 0 {
+		return
+	}
+	ready := []unix.PollFd{{Fd: int32(s.born), Events: unix.POLLIN}}
+	n, err := unix.Poll(ready, traceLimit)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll(ready, traceLimit)
+	}
+	var line [16]byte
+	if n == 1 && err == nil {
+		n, err = unix.Read(int(s.born), line[:])
+	}
+	if err != nil || n <= 1 { // the shell is dead or hangs, which is found elsewhere
+		s.born.close()
+		return
+	}
+	if pid, err := strconv.Atoi(string(line[:n-1])); err == nil {
+		r.process = openProcess(pid)
+	}
+}
+
+// traceLimit is how many milliseconds a shell has for a fork.
+const traceLimit = 1000
+
+// unread says whether nobody has taken a command's text: then it did not run.
+func (r *round) unread() bool {
+	if r.pipes.fifo {
+		return !r.taken.Load()
+	}
+	n, err := unix.IoctlGetInt(int(r.textR), unix.TIOCINQ)
+	return err == nil && n > 0
+}
+
+// ended is the outcome of a subshell that the loop has waited for, and for which it says code.
+func (r *round) ended(code int) *sandbusv1.Outcome {
+	if code > 128 && r.process != 0 {
+		if ws, ok := exitOf(r.process); ok && ws.Signaled() {
+			return &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_SIGNALLED, Signal: proc.SignalName(ws.Signal())}
+		}
+	}
+	return &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_EXITED, Code: int32(code)}
 }
 
 // close gives a round up.
@@ -180,20 +260,16 @@ func (r *round) close() {
 
 // release closes what only the subshell needs: it has opened it, or it is dead.
 func (r *round) release() {
+	// Names first: who opens a FIFO whose other end is closed already waits for ever.
+	for i, name := range r.names {
+		r.pipes.remove(name)
+		r.names[i] = ""
+	}
 	r.text.close()
 	r.textR.close()
 	r.outW.close()
 	r.errW.close()
-}
-
-// fd is a file's number. File.Fd would make it blocking.
-func fd(f *os.File) (n int) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return -1
-	}
-	_ = raw.Control(func(fd uintptr) { n = int(fd) })
-	return n
+	r.process.close()
 }
 
 func closeAll(files ...*os.File) {
@@ -228,13 +304,13 @@ var errDied = errors.New("the shell ended")
 func (s *shell) end() *os.ProcessState {
 	tree := proc.NewTree(s.self, false, "")
 	closeAll(s.command)
-	_ = s.cmd.Process.Kill() // gone already: that was the aim
-	_ = s.cmd.Wait()         // how it ended is in ProcessState
-	proc.Untrack(s.cmd.Process.Pid)
+	_ = s.cmd.Process.Kill()  // gone already: that was the aim
+	_ = proc.WaitChild(s.cmd) // how it ended is in ProcessState
 	tree.Signal(unix.SIGKILL)
 	tree.Await(context.Background(), time.Second)
 	for range s.status { // until the reader has ended
 	}
+	s.born.close()
 	if s.next != nil {
 		s.next.close()
 		s.next = nil
@@ -246,10 +322,7 @@ func (s *shell) end() *os.ProcessState {
 // more.
 func (s *shell) recover(nonce string) bool {
 	tree := proc.NewTree(s.self, true, "")
-	for _, step := range []struct {
-		sig  unix.Signal
-		wait time.Duration
-	}{{unix.SIGINT, 50 * time.Millisecond}, {unix.SIGTERM, 150 * time.Millisecond}, {unix.SIGKILL, 250 * time.Millisecond}, {unix.SIGKILL, 250 * time.Millisecond}} {
+	for _, step := range endSteps {
 		tree.Look()
 		tree.Signal(step.sig)
 		if tree.Await(context.Background(), step.wait) {

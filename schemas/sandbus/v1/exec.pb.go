@@ -394,7 +394,11 @@ type ShellRunRequest struct {
 	TimeoutMs int64 `protobuf:"varint,9,opt,name=timeout_ms,json=timeoutMs,proto3" json:"timeout_ms,omitempty"`
 	// output_limit is how many bytes of stdout and stderr together are kept; zero means 8 MiB. One byte more
 	// ends the command with outcome output_limit.
-	OutputLimit   int64 `protobuf:"varint,10,opt,name=output_limit,json=outputLimit,proto3" json:"output_limit,omitempty"`
+	OutputLimit int64 `protobuf:"varint,10,opt,name=output_limit,json=outputLimit,proto3" json:"output_limit,omitempty"`
+	// session is the name of an open session (see session.open): the script runs in its shell itself, after those
+	// that came before it. env is for this exec only; after a cwd the session goes back to where it was, unless the
+	// script has changed the directory itself. Empty means a shell that forgets.
+	Session       string `protobuf:"bytes,11,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -499,6 +503,13 @@ func (x *ShellRunRequest) GetOutputLimit() int64 {
 	return 0
 }
 
+func (x *ShellRunRequest) GetSession() string {
+	if x != nil {
+		return x.Session
+	}
+	return ""
+}
+
 // ShellRunResponse answers shell.run.
 type ShellRunResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -513,7 +524,21 @@ type ShellRunResponse struct {
 	// pipe_held says that a process of the command still held an output pipe when the answer was made.
 	PipeHeld bool `protobuf:"varint,5,opt,name=pipe_held,json=pipeHeld,proto3" json:"pipe_held,omitempty"`
 	// timing says where the time went.
-	Timing        *Timing `protobuf:"bytes,6,opt,name=timing,proto3" json:"timing,omitempty"`
+	Timing *Timing `protobuf:"bytes,6,opt,name=timing,proto3" json:"timing,omitempty"`
+	// session_lost says that the session's shell ended with this command (exit, exec, a signal, or an interrupt that
+	// it did not obey): its state is gone, and the next command begins on a new shell in the same directory.
+	SessionLost bool `protobuf:"varint,7,opt,name=session_lost,json=sessionLost,proto3" json:"session_lost,omitempty"`
+	// session_fresh says that this command began on a new shell: it is the session's first, or the state was lost
+	// before.
+	SessionFresh bool `protobuf:"varint,8,opt,name=session_fresh,json=sessionFresh,proto3" json:"session_fresh,omitempty"`
+	// cwd is the session's directory after the command; empty when it cannot be seen, and without a session.
+	Cwd string `protobuf:"bytes,9,opt,name=cwd,proto3" json:"cwd,omitempty"`
+	// cwd_raw is the directory when its name is not UTF-8.
+	CwdRaw []byte `protobuf:"bytes,10,opt,name=cwd_raw,json=cwdRaw,proto3" json:"cwd_raw,omitempty"`
+	// cwd_gone is where the session was, when that directory was deleted: the command ran in "/".
+	CwdGone string `protobuf:"bytes,11,opt,name=cwd_gone,json=cwdGone,proto3" json:"cwd_gone,omitempty"`
+	// cwd_gone_raw is that directory when its name is not UTF-8.
+	CwdGoneRaw    []byte `protobuf:"bytes,12,opt,name=cwd_gone_raw,json=cwdGoneRaw,proto3" json:"cwd_gone_raw,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -586,6 +611,48 @@ func (x *ShellRunResponse) GetPipeHeld() bool {
 func (x *ShellRunResponse) GetTiming() *Timing {
 	if x != nil {
 		return x.Timing
+	}
+	return nil
+}
+
+func (x *ShellRunResponse) GetSessionLost() bool {
+	if x != nil {
+		return x.SessionLost
+	}
+	return false
+}
+
+func (x *ShellRunResponse) GetSessionFresh() bool {
+	if x != nil {
+		return x.SessionFresh
+	}
+	return false
+}
+
+func (x *ShellRunResponse) GetCwd() string {
+	if x != nil {
+		return x.Cwd
+	}
+	return ""
+}
+
+func (x *ShellRunResponse) GetCwdRaw() []byte {
+	if x != nil {
+		return x.CwdRaw
+	}
+	return nil
+}
+
+func (x *ShellRunResponse) GetCwdGone() string {
+	if x != nil {
+		return x.CwdGone
+	}
+	return ""
+}
+
+func (x *ShellRunResponse) GetCwdGoneRaw() []byte {
+	if x != nil {
+		return x.CwdGoneRaw
 	}
 	return nil
 }
@@ -1860,7 +1927,7 @@ const file_sandbus_v1_exec_proto_rawDesc = "" +
 	"\x06EnvVar\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1b\n" +
-	"\tvalue_raw\x18\x03 \x01(\fR\bvalueRaw\"\xbb\x02\n" +
+	"\tvalue_raw\x18\x03 \x01(\fR\bvalueRaw\"\xd5\x02\n" +
 	"\x0fShellRunRequest\x12+\n" +
 	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\x12\x16\n" +
 	"\x06script\x18\x02 \x01(\tR\x06script\x12\x1d\n" +
@@ -1874,14 +1941,23 @@ const file_sandbus_v1_exec_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ms\x18\t \x01(\x03R\ttimeoutMs\x12!\n" +
 	"\foutput_limit\x18\n" +
-	" \x01(\x03R\voutputLimit\"\xe3\x01\n" +
+	" \x01(\x03R\voutputLimit\x12\x18\n" +
+	"\asession\x18\v \x01(\tR\asession\"\x93\x03\n" +
 	"\x10ShellRunResponse\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12-\n" +
 	"\aoutcome\x18\x02 \x01(\v2\x13.sandbus.v1.OutcomeR\aoutcome\x12\x16\n" +
 	"\x06stdout\x18\x03 \x01(\fR\x06stdout\x12\x16\n" +
 	"\x06stderr\x18\x04 \x01(\fR\x06stderr\x12\x1b\n" +
 	"\tpipe_held\x18\x05 \x01(\bR\bpipeHeld\x12*\n" +
-	"\x06timing\x18\x06 \x01(\v2\x12.sandbus.v1.TimingR\x06timing\"\x94\x01\n" +
+	"\x06timing\x18\x06 \x01(\v2\x12.sandbus.v1.TimingR\x06timing\x12!\n" +
+	"\fsession_lost\x18\a \x01(\bR\vsessionLost\x12#\n" +
+	"\rsession_fresh\x18\b \x01(\bR\fsessionFresh\x12\x10\n" +
+	"\x03cwd\x18\t \x01(\tR\x03cwd\x12\x17\n" +
+	"\acwd_raw\x18\n" +
+	" \x01(\fR\x06cwdRaw\x12\x19\n" +
+	"\bcwd_gone\x18\v \x01(\tR\acwdGone\x12 \n" +
+	"\fcwd_gone_raw\x18\f \x01(\fR\n" +
+	"cwdGoneRaw\"\x94\x01\n" +
 	"\x06Timing\x12\x19\n" +
 	"\bqueue_us\x18\x01 \x01(\x03R\aqueueUs\x12\x19\n" +
 	"\bstart_us\x18\x02 \x01(\x03R\astartUs\x12\"\n" +
