@@ -73,6 +73,23 @@ func (s *Sender) Write(ctx context.Context, kind FrameKind, body []byte) error {
 	return nil
 }
 
+// Chunk is a frame of output in the making: its bytes are written where they leave from.
+type Chunk struct{ payload []byte }
+
+// NewChunk makes a chunk; WriteChunk takes it back.
+func NewChunk() Chunk { return Chunk{newPayload(frameHeader + ChunkBytes)[:frameHeader+ChunkBytes]} }
+
+// Bytes is room for ChunkBytes bytes.
+func (c Chunk) Bytes() []byte { return c.payload[frameHeader:] }
+
+// WriteChunk is Write of the first n bytes of a chunk, which is not to be used after it. n is above zero.
+func (s *Sender) WriteChunk(ctx context.Context, kind FrameKind, c Chunk, n int) error {
+	if err := s.awaitCredit(ctx, n); err != nil {
+		return err
+	}
+	return s.sendPayload(kind, c.payload[:frameHeader+n])
+}
+
 // WriteGap says that n bytes are left out here. Errors: as Write.
 func (s *Sender) WriteGap(n int64) error {
 	return s.send(FrameGap, binary.BigEndian.AppendUint64(nil, uint64(n)))
@@ -103,6 +120,13 @@ func (s *Sender) awaitCredit(ctx context.Context, n int) error {
 }
 
 func (s *Sender) send(kind FrameKind, body []byte) error {
+	payload := newPayload(frameHeader + len(body))[:frameHeader+len(body)]
+	copy(payload[frameHeader:], body)
+	return s.sendPayload(kind, payload)
+}
+
+// sendPayload numbers a frame whose body is in its place, and keeps it until it is acknowledged.
+func (s *Sender) sendPayload(kind FrameKind, payload []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -111,7 +135,8 @@ func (s *Sender) send(kind FrameKind, body []byte) error {
 	if s.ended {
 		return &StreamError{Rule: "nothing follows the end frame"}
 	}
-	payload := Frame{Seq: s.next, Kind: kind, Body: body}.Append(newPayload(frameHeader + len(body)))
+	binary.BigEndian.PutUint64(payload, s.next)
+	payload[8] = byte(kind)
 	s.frames = append(s.frames, payload)
 	s.next++
 	s.ended = kind == FrameEnd

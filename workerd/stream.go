@@ -239,13 +239,13 @@ func (v *view) start() error {
 func (v *view) copy(ctx context.Context, r *execs.Reader) error {
 	ctx, stop := v.patientWith(ctx)
 	defer stop()
-	buf := make([]byte, bus.ChunkBytes)
 	var last time.Time
 	for {
 		if wait := coalesceFor - time.Since(last); wait > 0 && !last.IsZero() {
 			v.gather(ctx, r, wait)
 		}
-		p, err := r.Next(ctx, buf, v.follow)
+		chunk := bus.NewChunk()
+		p, err := r.Next(ctx, chunk.Bytes(), v.follow)
 		if err != nil || p.End {
 			return err
 		}
@@ -258,7 +258,7 @@ func (v *view) copy(ctx context.Context, r *execs.Reader) error {
 			if p.Stream == execs.Stderr {
 				kind = bus.FrameStderr
 			}
-			err = v.out.Write(ctx, kind, buf[:p.Bytes])
+			err = v.out.WriteChunk(ctx, kind, chunk, p.Bytes)
 		}
 		if err != nil {
 			return err

@@ -17,6 +17,8 @@ type Tree struct {
 	since  Tick // who started earlier is left out, with all below
 	known  map[Process]bool
 	others map[Process]bool // have been looked at and do not carry the mark
+	// environ is room for an environment.
+	environ []byte
 }
 
 // NewTree is the tree of a process; spare leaves the root itself out. A mark that is not empty is a NAME=value: whoever
@@ -66,7 +68,10 @@ func (t *Tree) lookForMark(children map[int][]Process) {
 			if t.known[p] || t.others[p] || p.PID == os.Getpid() {
 				continue
 			}
-			if hasMark(p, t.mark) {
+			if t.environ == nil {
+				t.environ = make([]byte, environBytes)
+			}
+			if hasMark(p, t.mark, t.environ) {
 				t.known[p] = true
 			} else {
 				t.others[p] = true

@@ -2,6 +2,7 @@ package proc
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"strconv"
 
@@ -14,10 +15,36 @@ type Process struct {
 	start uint64 // in clock ticks since boot
 }
 
+// readProc reads a file of /proc into buf, with three system calls: a walk reads hundreds. It returns what fits.
+func readProc(pid int, file string, buf []byte) ([]byte, bool) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, false
+	}
+	defer func() { _ = unix.Close(fd) }() // read only
+	n := 0
+	for n < len(buf) {
+		k, err := unix.Read(fd, buf[n:])
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, false
+		}
+		if k == 0 || n+k < 4096 { // these files come whole, or in pages
+			n += k
+			break
+		}
+		n += k
+	}
+	return buf[:n], true
+}
+
 // stat reads parent and start time of a process; ok is false when there is none.
 func stat(pid int) (ppid int, start uint64, state byte, ok bool) {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	if err != nil {
+	var buf [1024]byte // names are short, and all else are numbers
+	b, ok := readProc(pid, "/stat", buf[:])
+	if !ok {
 		return 0, 0, 0, false
 	}
 	// pid (comm) state ppid …: comm may hold anything, so begin behind the last bracket (proc_pid_stat(5)).
@@ -77,10 +104,14 @@ func (p Process) Signal(sig unix.Signal) {
 	}
 }
 
+// environBytes is how much of an environment is looked at. The worker's marks stand at its end, so it is larger than any
+// that is usual.
+const environBytes = 256 << 10
+
 // hasMark says whether a process was started with a variable.
-func hasMark(p Process, mark string) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/environ")
-	if err != nil {
+func hasMark(p Process, mark string, buf []byte) bool {
+	b, ok := readProc(p.PID, "/environ", buf)
+	if !ok {
 		return false // gone, or not ours to look at
 	}
 	rest := b
