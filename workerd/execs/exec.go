@@ -93,7 +93,7 @@ func (e *Exec) run() {
 	ended := time.Now()
 	end.PipeHeld = drain.Wait()
 	e.closeInput()
-	if kind, _ := e.why(); kind != 0 && end.Outcome.GetKind() != kind { // it came when the leader had ended
+	if kind, _ := e.why(); kind != 0 && end.GetOutcome().GetKind() != kind { // it came when the leader had ended
 		cmd.Sweep()
 	}
 	if e.overLimit() && end.GetOutcome().GetKind() == sandbusv1.OutcomeKind_OUTCOME_KIND_EXITED {
