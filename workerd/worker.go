@@ -111,7 +111,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	var draining atomic.Bool
 	announcer := &bus.Announcer{
 		Conn: conn, Target: w.target, Hello: w.hello(), Ready: w.cfg.OnReady, Logger: w.cfg.Logger,
-		Beat: func(b *sandbusv1.Beat) { b.Load = int32(srv.Load()) },
+		Beat: func(b *sandbusv1.Beat) { b.Load, b.Draining = int32(srv.Load()), draining.Load() },
 	}
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(errStopped)
