@@ -205,23 +205,18 @@ func explain(err error) error {
 	return err
 }
 
-// withRunning is withSandbox for verbs about what runs already: they start no hub of their own.
+// withRunning runs f on the sandbox that the command line means, at a hub that runs already.
 func (a *app) withRunning(ctx context.Context, named string, f func(*harnesslib.Sandbox) error) error {
-	s, err := a.connect(ctx, false)
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	sb, err := a.choose(ctx, s, named)
-	if err != nil {
-		return err
-	}
-	return explain(f(sb))
+	return a.with(ctx, named, false, f)
 }
 
-// withSandbox runs f on the sandbox that the command line means.
+// withSandbox is withRunning that starts a hub and a worker of its own where no hub runs.
 func (a *app) withSandbox(ctx context.Context, named string, f func(*harnesslib.Sandbox) error) error {
-	s, err := a.connect(ctx, true)
+	return a.with(ctx, named, true, f)
+}
+
+func (a *app) with(ctx context.Context, named string, own bool, f func(*harnesslib.Sandbox) error) error {
+	s, err := a.connect(ctx, own)
 	if err != nil {
 		return err
 	}

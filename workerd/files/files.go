@@ -171,8 +171,8 @@ var codes = map[syscall.Errno]sandbusv1.Code{
 	unix.ENXIO:     sandbusv1.Code_CODE_NOT_REGULAR, // open of a socket, or of a FIFO nobody reads
 }
 
-// fileType is the type in a mode of stat(2).
-func fileType(mode uint32) sandbusv1.FileType {
+// TypeOf is the type in a mode of stat(2).
+func TypeOf(mode uint32) sandbusv1.FileType {
 	switch mode & unix.S_IFMT {
 	case unix.S_IFREG:
 		return sandbusv1.FileType_FILE_TYPE_REGULAR
@@ -201,7 +201,7 @@ func info(name string, st *unix.Stat_t) *sandbusv1.FileInfo {
 
 func setInfo(fi *sandbusv1.FileInfo, name string, st *unix.Stat_t) {
 	fi.Name, fi.NameRaw = bus.ToText(name)
-	fi.Type, fi.Size, fi.Mode = fileType(st.Mode), st.Size, st.Mode&0o7777
+	fi.Type, fi.Size, fi.Mode = TypeOf(st.Mode), st.Size, st.Mode&0o7777
 	fi.MtimeNs, fi.Uid, fi.Gid = st.Mtim.Nano(), st.Uid, st.Gid
 	fi.Nlink, fi.Inode, fi.Device = uint64(st.Nlink), st.Ino, uint64(st.Dev) //nolint:unconvert // the types differ by system
 }
@@ -213,7 +213,7 @@ func tooLong(verb, given string, size, bound int64, instead string) string {
 
 // regular refuses what is no regular file.
 func regular(given string, mode uint32) error {
-	switch t := fileType(mode); t {
+	switch t := TypeOf(mode); t {
 	case sandbusv1.FileType_FILE_TYPE_REGULAR:
 		return nil
 	case sandbusv1.FileType_FILE_TYPE_DIRECTORY:

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+	"github.com/sandbus/sandbus/workerd/files"
 )
 
 // spaces are the characters that look like a space, and are meant as one by whoever copies a name.
@@ -56,7 +57,7 @@ func (r *Root) Resolve(req *sandbusv1.ResolveRequest) (*sandbusv1.ResolveRespons
 		mode, size, err = r.look(path, false)
 	}
 	if err == nil {
-		resp.Exists, resp.Type, resp.Size = true, fileType(mode), size
+		resp.Exists, resp.Type, resp.Size = true, files.TypeOf(mode), size
 	}
 	return resp, nil
 }

@@ -121,23 +121,3 @@ func opened(dirfd int, name string, flags int) (fd int, err error) {
 	})
 	return fd, err
 }
-
-func fileType(mode uint32) sandbusv1.FileType {
-	switch mode & unix.S_IFMT {
-	case unix.S_IFREG:
-		return sandbusv1.FileType_FILE_TYPE_REGULAR
-	case unix.S_IFDIR:
-		return sandbusv1.FileType_FILE_TYPE_DIRECTORY
-	case unix.S_IFLNK:
-		return sandbusv1.FileType_FILE_TYPE_SYMLINK
-	case unix.S_IFIFO:
-		return sandbusv1.FileType_FILE_TYPE_FIFO
-	case unix.S_IFSOCK:
-		return sandbusv1.FileType_FILE_TYPE_SOCKET
-	case unix.S_IFCHR:
-		return sandbusv1.FileType_FILE_TYPE_CHAR_DEVICE
-	case unix.S_IFBLK:
-		return sandbusv1.FileType_FILE_TYPE_BLOCK_DEVICE
-	}
-	return sandbusv1.FileType_FILE_TYPE_UNSPECIFIED
-}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
+	"github.com/sandbus/sandbus/workerd/files"
 	"github.com/sandbus/sandbus/workerd/search/gitignore"
 )
 
@@ -310,7 +311,7 @@ func (l *listing) add(e entry) error {
 	}
 	if l.targets && e.typ == sandbusv1.FileType_FILE_TYPE_SYMLINK {
 		if mode, _, err := l.root.look(strings.TrimSuffix(l.path, "/")+"/"+e.rel, true); err == nil {
-			out.TargetType = fileType(mode)
+			out.TargetType = files.TypeOf(mode)
 		}
 	}
 	l.entries = append(l.entries, out)
