@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -87,7 +86,9 @@ func BenchmarkGrep(b *testing.B) {
 		b.Skip("SKIPPED: no ripgrep on this machine")
 	}
 	r := startRig(b)
-	src := filepath.Join(runtime.GOROOT(), "src")
+	root, err := exec.CommandContext(b.Context(), "go", "env", "GOROOT").Output()
+	require.NoError(b, err)
+	src := filepath.Join(strings.TrimSpace(string(root)), "src")
 	for b.Loop() {
 		for _, c := range []struct {
 			name, pattern string

@@ -98,6 +98,9 @@ func (s *Sender) WriteGap(n int64) error {
 // awaitCredit takes n bytes of credit.
 func (s *Sender) awaitCredit(ctx context.Context, n int) error {
 	for {
+		if ctx.Err() != nil { // also where there is credit: a caller that has given up does not mean to go on
+			return context.Cause(ctx)
+		}
 		s.mu.Lock()
 		if s.err != nil {
 			defer s.mu.Unlock()

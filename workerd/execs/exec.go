@@ -114,6 +114,9 @@ func (e *Exec) run() {
 func (e *Exec) start(drain *proc.Drain) (*proc.Cmd, error) {
 	p := &e.spec.Proc
 	if e.spec.Script != "" {
+		if e.cfg.Shell == "" {
+			return nil, &proc.StartError{Stage: "shell", Err: fmt.Errorf("this sandbox has no shell: give the command as argv: %w", syscall.ENOENT)}
+		}
 		argv, extra, err := shell.Argv(e.cfg.Shell, e.spec.Script)
 		if err != nil {
 			return nil, err

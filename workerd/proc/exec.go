@@ -54,7 +54,7 @@ func (e *StartError) Outcome() *sandbusv1.Outcome {
 	if errno, ok := errors.AsType[syscall.Errno](e.Err); ok {
 		o.Errno = int32(errno)
 	}
-	if e.Stage == "exec" && errors.Is(e.Err, os.ErrNotExist) {
+	if e.Stage != "cwd" && errors.Is(e.Err, os.ErrNotExist) {
 		o.Code = 127
 	}
 	return o
