@@ -295,16 +295,22 @@ func report(b *testing.B, name string, ratio float64, atMost bool, target float6
 	b.ReportMetric(ratio, strings.ReplaceAll(name, " ", "_"))
 }
 
-// cpu is the processor time that a process has used.
-func cpu(b *testing.B, p *os.Process) time.Duration {
+// cpu is the processor time that a process has used, to the nanosecond: clock ticks are too coarse for one that idles.
+func cpu(b *testing.B, p *os.Process) (used time.Duration) {
 	b.Helper()
-	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid))
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", p.Pid))
 	require.NoError(b, err)
-	f := strings.Fields(string(raw[strings.LastIndexByte(string(raw), ')')+1:]))
-	var user, sys int64
-	_, err = fmt.Sscan(f[11]+" "+f[12], &user, &sys)
-	require.NoError(b, err)
-	return time.Duration(user+sys) * (time.Second / 100) // USER_HZ
+	for _, task := range tasks {
+		raw, err := os.ReadFile(task)
+		if err != nil {
+			continue // a thread that has ended
+		}
+		var ran int64
+		_, err = fmt.Sscan(string(raw), &ran)
+		require.NoError(b, err)
+		used += time.Duration(ran)
+	}
+	return used
 }
 
 // rss is the resident memory of a process, in bytes.
