@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -163,23 +164,26 @@ func TestC29NoShell(t *testing.T) {
 func TestC30FirstInFirstOut(t *testing.T) {
 	onEachShell(t, func(t *testing.T, p *place) {
 		s := p.session(t, "work")
+		fifo := filepath.Join(p.dir, "go")
+		require.NoError(t, exec.CommandContext(t.Context(), "mkfifo", fifo).Run())
 		var wg sync.WaitGroup
-		for i := range 10 {
+		run := func(i int, script string) {
 			wg.Go(func() {
-				res, err := s.Run(t.Context(), fmt.Sprintf("[ $((N)) = %d ] || echo order; sleep 0.05; echo %d; echo e%d >&2; N=$((N + 1))", i, i, i))
+				res, err := s.Run(t.Context(), script)
 				if err != nil || string(res.Stdout) != fmt.Sprintf("%d\n", i) || string(res.Stderr) != fmt.Sprintf("e%d\n", i) {
 					t.Error(i, err, res)
 				}
 			})
 			require.Eventually(t, func() bool {
 				list, err := p.Sessions(t.Context())
-				if err != nil || len(list) != 1 {
-					return false
-				}
-				res := list[0]
-				return res.Busy && res.Queued > 0 || i == 0 || !res.Busy
-			}, 10*time.Second, time.Millisecond)
+				return err == nil && len(list) == 1 && list[0].Busy && int(list[0].Queued) == i
+			}, 10*time.Second, time.Millisecond, "exec %d has arrived", i)
 		}
+		run(0, "read x <go; N=1; echo 0; echo e0 >&2")
+		for i := 1; i < 10; i++ {
+			run(i, fmt.Sprintf("[ $((N)) = %d ] || echo order; echo %d; echo e%d >&2; N=$((N + 1))", i, i, i))
+		}
+		require.NoError(t, os.WriteFile(fifo, []byte("go\n"), 0o600))
 		wg.Wait()
 	})
 }
