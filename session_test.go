@@ -176,7 +176,7 @@ func TestC30FirstInFirstOut(t *testing.T) {
 			})
 			require.Eventually(t, func() bool {
 				list, err := p.Sessions(t.Context())
-				return err == nil && len(list) == 1 && list[0].Busy && int(list[0].Queued) == i
+				return err == nil && len(list) == 1 && list[0].Busy && list[0].Queued == i
 			}, 10*time.Second, time.Millisecond, "exec %d has arrived", i)
 		}
 		run(0, "read x <go; N=1; echo 0; echo e0 >&2")
