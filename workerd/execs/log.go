@@ -3,6 +3,7 @@ package execs
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // Stream says which of a command's outputs bytes came from.
@@ -41,8 +42,8 @@ func NewLog(head, tail int64) *Log {
 	return &Log{head: head, tail: tail, readers: map[*Reader]struct{}{}, changed: make(chan struct{})}
 }
 
-// Write adds a command's output. It waits while there are readers and the fastest of them has not yet read what would
-// be overwritten. The end of ctx ends the waiting; then the bytes are added all the same, and readers get gaps.
+// Write adds a command's output. It waits while there are readers and one that counts (see roomLocked) has not yet read
+// what would be overwritten. The end of ctx ends the waiting; then the bytes are added all the same, and readers get gaps.
 func (l *Log) Write(ctx context.Context, stream Stream, b []byte) {
 	for len(b) > 0 {
 		l.mu.Lock()
@@ -51,10 +52,15 @@ func (l *Log) Write(ctx context.Context, stream Stream, b []byte) {
 			if n = room; n == 0 {
 				changed := l.changed
 				l.mu.Unlock()
+				look := time.NewTimer(stallAfter) // somebody may have stopped meanwhile
 				select {
 				case <-changed:
+					look.Stop()
+					continue
+				case <-look.C:
 					continue
 				case <-ctx.Done():
+					look.Stop()
 				}
 				l.mu.Lock()
 				n = int64(len(b))
@@ -66,18 +72,31 @@ func (l *Log) Write(ctx context.Context, stream Stream, b []byte) {
 	}
 }
 
-// roomLocked is how many bytes may be added without overtaking the fastest reader; limited is false when nobody reads.
+// stallAfter is how long a reader may take nothing before it holds the command back no longer, if another one reads on.
+const stallAfter = time.Second
+
+// roomLocked is how many bytes may be added without overtaking a reader that counts: the slowest of those that take what
+// is there, or, when none does, the fastest. limited is false when nobody reads.
 func (l *Log) roomLocked() (room int64, limited bool) {
-	fastest := int64(-1)
+	slowest, fastest := int64(-1), int64(-1)
 	for r := range l.readers {
-		if !r.patient {
-			fastest = max(fastest, r.offset)
+		if r.patient {
+			continue
+		}
+		fastest = max(fastest, r.offset)
+		if r.offset >= l.end || time.Since(r.moved) < stallAfter {
+			if slowest < 0 || r.offset < slowest {
+				slowest = r.offset
+			}
 		}
 	}
 	if fastest < 0 {
 		return 0, false
 	}
-	return max(0, l.tail-max(0, l.end-max(fastest, min(l.head, l.end)))), true
+	if slowest < 0 {
+		slowest = fastest
+	}
+	return max(0, l.tail-max(0, l.end-max(slowest, min(l.head, l.end)))), true
 }
 
 func (l *Log) addLocked(stream Stream, b []byte) {
@@ -167,11 +186,12 @@ type Reader struct {
 	log     *Log
 	patient bool  // behind the head it waits for the end, and holds nobody back
 	offset  int64 // what it has read; changed under the log's lock
+	moved   time.Time
 }
 
 // Read opens a reader at an offset. A patient one gets the head, and then, when the command has ended, the tail.
 func (l *Log) Read(offset int64, patient bool) *Reader {
-	r := &Reader{log: l, offset: offset, patient: patient}
+	r := &Reader{log: l, offset: offset, patient: patient, moved: time.Now()}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.readers[r] = struct{}{}
@@ -234,12 +254,13 @@ func (r *Reader) next(buf []byte) (Part, <-chan struct{}) {
 		}
 		if oldest := l.oldestLocked(); r.offset < oldest {
 			gap := oldest - r.offset
-			r.offset = oldest
+			r.offset, r.moved = oldest, time.Now()
 			return Part{Gap: gap}, l.changed
 		}
 	}
 	p := l.copyLocked(r.offset, buf)
 	r.offset += int64(p.Bytes)
+	r.moved = time.Now()
 	if !r.patient {
 		l.wakeLocked() // there is room
 	}
