@@ -23,7 +23,6 @@ type Receiver struct {
 	received uint64     // bytes that used credit
 	taken    uint64     // those of them that Next has handed out
 	limit    uint64     // the credit that was granted last
-	acked    uint64     // the expected number that was acknowledged last
 	eof      bool       // an EOF frame has arrived
 	ended    bool       // the end frame has arrived
 	err      error
@@ -228,7 +227,6 @@ func (r *Receiver) tick() {
 func (r *Receiver) ackLocked(kind FrameKind) {
 	r.armed = false
 	r.timer.Stop()
-	r.acked = r.expected
 	r.limit = max(r.limit, r.taken+r.window)           // what was granted stays granted
 	_ = r.publish(ackFrame(kind, r.expected, r.limit)) // lost: the sender asks again
 }

@@ -298,7 +298,7 @@ func (s *Sender) tick() {
 		s.failLocked(fmt.Errorf("%w: no acknowledgement for %s", ErrPeerSilent, peerSilence))
 		return
 	}
-	quiet := now.Sub(max2(s.lastAck, s.lastOut))
+	quiet := now.Sub(later(s.lastAck, s.lastOut))
 	switch {
 	case quiet < s.backoff:
 		s.armLocked(s.backoff - quiet)
@@ -316,7 +316,7 @@ func (s *Sender) tick() {
 	}
 }
 
-func max2(a, b time.Time) time.Time {
+func later(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}

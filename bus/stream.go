@@ -176,7 +176,7 @@ func (s *Stream) checkSilence() {
 	if s.closed {
 		return
 	}
-	quiet := time.Since(max2(s.opened, s.last))
+	quiet := time.Since(later(s.opened, s.last))
 	if quiet < silenceLimit {
 		s.watchdog.Reset(silenceLimit - quiet)
 		return

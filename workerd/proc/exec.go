@@ -69,7 +69,6 @@ type Cmd struct {
 	began  time.Time
 	done   chan struct{} // closed when the leader has ended
 	state  *os.ProcessState
-	waited error
 }
 
 // CheckDir says whether a command can run in a directory. Errors: *[StartError] of stage "cwd" naming it.
@@ -254,7 +253,7 @@ func (c *Cmd) Began() time.Time { return c.began }
 
 // Wait waits for the leader; it is called once. The outcome is that of a command that nobody killed.
 func (c *Cmd) Wait() *sandbusv1.Outcome {
-	c.waited = c.cmd.Wait()
+	_ = c.cmd.Wait() // how it ended is in ProcessState
 	ours.remove(c.cmd.Process.Pid)
 	c.state = c.cmd.ProcessState
 	close(c.done)
