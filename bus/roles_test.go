@@ -8,21 +8,21 @@ import (
 
 // TestPermissionsOfTheContract pins the table of protocol.md: a change of these lists is a change of the contract.
 func TestPermissionsOfTheContract(t *testing.T) {
-	sandbox := Identity{RoleSandbox, "z", "x"}.Permissions()
+	sandbox := Identity{Role: RoleSandbox, Zone: "z", Name: "x"}.Permissions()
 	require.Equal(t, []string{"sbx.z.x.>", "_I.z.x.>", "bc.z"}, sandbox.Subscribe)
 	require.Equal(t, []string{"rep.z.x.>", "hb.z.x", "evt.z.x.>"}, sandbox.Publish)
-	harness := Identity{RoleHarness, "main", "h"}.Permissions()
+	harness := Identity{Role: RoleHarness, Zone: "main", Name: "h"}.Permissions()
 	require.Equal(t, []string{"rep.*.*.h.>", "_G.h.>"}, harness.Subscribe)
 	require.Contains(t, harness.Publish, "sbx.>")
 	require.NotContains(t, harness.Publish, "$KV.presence.>")
-	registrar := Identity{RoleRegistrar, "main", "r"}.Permissions()
+	registrar := Identity{Role: RoleRegistrar, Zone: "main", Name: "r"}.Permissions()
 	require.Equal(t, []string{"hb.>", "evt.>", "_G.r.>"}, registrar.Subscribe)
 	require.Subset(t, registrar.Publish, []string{"bc.>", "_I.>", "$KV.presence.>"})
 }
 
 func TestMinter(t *testing.T) {
 	m := NewMinter()
-	id := Identity{RoleSandbox, "main", "box1"}
+	id := Identity{Role: RoleSandbox, Zone: "main", Name: "box1"}
 	c, err := m.Issue(id)
 	require.NoError(t, err)
 	got, err := m.Verify(c.Token())
@@ -45,7 +45,7 @@ func TestMinter(t *testing.T) {
 		_, err := m.Verify(bad)
 		require.ErrorIs(t, err, ErrCredential, "%q", bad)
 	}
-	_, err = m.Issue(Identity{RoleSandbox, "main", "*"})
+	_, err = m.Issue(Identity{Role: RoleSandbox, Zone: "main", Name: "*"})
 	require.Error(t, err, "a key to everything")
 	require.NotContains(t, c.String(), c.Proof())
 }
