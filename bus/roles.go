@@ -16,10 +16,13 @@ const (
 	RoleRegistrar Role = "registrar" // turns heartbeats into presence
 	RoleSite      Role = "site"      // a leaf node that carries one zone
 	RoleSystem    Role = "system"    // hears of disconnects in the system account, and may end connections
+	RoleAdmin     Role = "admin"     // hands the hub newer account claims, in the system account
 )
 
 // Roles are all roles, in the order in which people read of them.
-func Roles() []Role { return []Role{RoleSandbox, RoleHarness, RoleRegistrar, RoleSite, RoleSystem} }
+func Roles() []Role {
+	return []Role{RoleSandbox, RoleHarness, RoleRegistrar, RoleSite, RoleSystem, RoleAdmin}
+}
 
 // Identity is what a credential says of its holder, and what the hub enforces.
 type Identity struct {
@@ -52,7 +55,7 @@ const maxZones = 32
 // that has none.
 func (i Identity) Check() error {
 	if !slices.Contains(Roles(), i.Role) {
-		return fmt.Errorf("role %q: want sandbox, harness, registrar, site or system", string(i.Role))
+		return fmt.Errorf("role %q: want sandbox, harness, registrar, site, system or admin", string(i.Role))
 	}
 	if _, err := ParseZone(string(i.Zone)); err != nil {
 		return err
@@ -74,6 +77,9 @@ func (i Identity) Check() error {
 	_, err := parseToken[string](string(i.Role)+" id", i.Name)
 	return err
 }
+
+// InSystemAccount says whether the role belongs to the hub's system account rather than to a tenant's.
+func (r Role) InSystemAccount() bool { return r == RoleSystem || r == RoleAdmin }
 
 // Permissions are the subjects that a role may use; everything else is refused by the hub.
 type Permissions struct {
@@ -150,6 +156,11 @@ func (i Identity) Permissions() Permissions {
 		return Permissions{
 			Subscribe: []string{"$SYS.ACCOUNT.*.CONNECT", "$SYS.ACCOUNT.*.DISCONNECT", "_G." + i.Name + ".>"},
 			Publish:   []string{"$SYS.REQ.SERVER.*.KICK", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.ACCOUNT.*.CONNZ"},
+		}
+	case RoleAdmin:
+		return Permissions{
+			Subscribe: []string{"_G." + i.Name + ".>"},
+			Publish:   []string{"$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.ACCOUNT.*.CLAIMS.LOOKUP"},
 		}
 	}
 	return Permissions{}
