@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nkeys"
 
 	"github.com/sandbus/sandbus/bus"
 )
@@ -54,6 +55,9 @@ func (k *Keys) Issued() ([]Entry, error) {
 
 // ErrNothingToRevoke says that no credential is left that could be revoked.
 var ErrNothingToRevoke = errors.New("nothing to revoke")
+
+// IsHolder says whether a text is the public key of a credential's holder.
+func IsHolder(s string) bool { return nkeys.IsValidPublicUserKey(s) }
 
 // Find lists the credentials of an identity that are neither revoked nor expired. Errors: ErrNothingToRevoke.
 func (k *Keys) Find(tenant string, role bus.Role, zone bus.Zone, name string) ([]Entry, error) {
