@@ -10,6 +10,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/sandbus/sandbus/bus"
+	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 )
 
 // The bounds of a lease's time to live.
@@ -380,7 +383,7 @@ func (t *Table) Close() {
 }
 
 // EndedError says why a request may not use a lease. It wraps ErrExpired, ErrReleased, ErrClosed, ErrUnknown or
-// ErrForeign.
+// ErrForeign, and is a *[bus.Error] of CODE_FENCED.
 type EndedError struct {
 	Epoch uint64        // zero when it is not the caller's to know
 	Ago   time.Duration // since the end
@@ -389,9 +392,12 @@ type EndedError struct {
 
 func (e *EndedError) Error() string {
 	if e.Epoch == 0 {
-		return fmt.Sprintf("lease: %v; acquire a new one", e.Err)
+		return fmt.Sprintf("fenced: lease: %v; acquire a new one", e.Err)
 	}
-	return fmt.Sprintf("lease with epoch %d has ended %s ago: %v; acquire a new one", e.Epoch, e.Ago.Round(time.Millisecond), e.Err)
+	return fmt.Sprintf("fenced: the lease with epoch %d has ended %s ago: %v; acquire a new one", e.Epoch, e.Ago.Round(time.Millisecond), e.Err)
 }
 
-func (e *EndedError) Unwrap() error { return e.Err }
+// Unwrap gives the reason and the code.
+func (e *EndedError) Unwrap() []error {
+	return []error{e.Err, bus.Errorf(sandbusv1.Code_CODE_FENCED, "%v", e.Err)}
+}
