@@ -185,6 +185,9 @@ func (s *Stream) checkSilence() {
 	s.fail(fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, s.op, silenceLimit))
 }
 
+// Target is the worker instance that was asked.
+func (s *Stream) Target() Target { return s.target }
+
 // Op is the request's name.
 func (s *Stream) Op() OpID { return s.op }
 
