@@ -41,7 +41,7 @@ type AcquireOptions struct {
 	Exclusive bool
 	// Wait waits for a slot until the context ends; false means ErrPoolSaturated at once. Those who wait in one Hub are
 	// served in the order of their calls: no slot of a sandbox goes to a later one while an earlier one waits for that
-	// sandbox.
+	// sandbox. Among several processes the workers keep what is free for who has waited longest.
 	Wait bool
 	// TTL is how long the lease outlives a harness that died, from 1 s to 1 h; zero means 1 min. It is renewed at a third
 	// of that.
@@ -54,6 +54,7 @@ const (
 	maxTTL     = time.Hour
 	defaultTTL = time.Minute
 	maxSlots   = 65535
+	maxWaited  = 7 * 24 * time.Hour
 )
 
 func (o *AcquireOptions) check() error {
