@@ -3,6 +3,7 @@ package harnesslib
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,6 +52,12 @@ func (d *fakeDesk) presence() []SandboxInfo {
 		})
 	}
 	return all
+}
+
+func (d *fakeDesk) renewals() []time.Time {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.renewed)
 }
 
 func (d *fakeDesk) worker(id bus.SandboxID, change func(*fakeWorker)) {
