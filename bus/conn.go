@@ -53,8 +53,11 @@ type Conn struct {
 	closed chan struct{}
 	once   sync.Once
 
+	url    string // the hub that was asked for, without any secret
+
 	mu        sync.Mutex    // guards the fields below
 	connected chan struct{} // closed while connected; another one after each disconnect
+	since     time.Time     // when the connection was made, or lost, last
 	closing   bool
 	again     map[any]func() // who wants to know of a reconnect, by whoever asked
 }
@@ -97,7 +100,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		defer cancel()
 	}
 	c := &Conn{
-		id: cfg.Credential.Identity(), log: cfg.Logger,
+		id: cfg.Credential.Identity(), log: cfg.Logger, url: redact(cfg.URL), since: time.Now(),
 		closed: make(chan struct{}), connected: make(chan struct{}), again: map[any]func(){},
 	}
 	close(c.connected)
@@ -165,6 +168,7 @@ func (c *Conn) onDisconnect(err error) {
 	select {
 	case <-c.connected:
 		c.connected = make(chan struct{})
+		c.since = time.Now()
 	default:
 	}
 	if !c.closing {
@@ -179,6 +183,7 @@ func (c *Conn) onReconnect() {
 	case <-c.connected:
 	default:
 		close(c.connected)
+		c.since = time.Now()
 	}
 	c.log.Info("hub connection back")
 	for _, f := range c.again {
@@ -246,7 +251,7 @@ func (c *Conn) awaitConnected(ctx context.Context) error {
 	case <-c.closed:
 		return ErrClosed
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrPublish, context.Cause(ctx))
+		return fmt.Errorf("%w: %w", ErrPublish, c.cause(ctx))
 	}
 }
 

@@ -6,6 +6,8 @@ package hub
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -49,6 +51,7 @@ type Hub struct {
 	state     *stateDir
 	temp      bool
 	conn      *bus.Conn
+	system    *bus.System
 	registrar *bus.Registrar
 }
 
@@ -98,8 +101,9 @@ func (h *Hub) serve() error {
 		PingInterval: 20 * time.Second, MaxPingsOut: 2,
 		JetStream: true, StoreDir: filepath.Join(h.state.dir, "jetstream"),
 		JetStreamMaxMemory: jetStreamMem, JetStreamMaxStore: jetStreamStore,
-		CustomClientAuthentication: &gate{minter: h.minter, log: h.cfg.Logger},
 	}
+	door := &gate{minter: h.minter, log: h.cfg.Logger, system: rand.Text()}
+	opts.CustomClientAuthentication = door
 	if h.cfg.Port == 0 {
 		opts.Port = server.RANDOM_PORT
 	}
@@ -117,11 +121,13 @@ func (h *Hub) serve() error {
 	}
 	srv.SetLoggerV2(&serverLog{h.cfg.Logger}, false, false, false)
 	h.srv = srv
+	door.account = srv.SystemAccount()
 	srv.Start()
 	if !srv.ReadyForConnections(readyWait) {
 		return fmt.Errorf("hub: not ready after %s", readyWait)
 	}
-	return nil
+	h.system, err = bus.ConnectSystem(bus.SystemConfig{URL: h.URL(), Dial: h.Dial, Token: door.system, Logger: h.cfg.Logger})
+	return err
 }
 
 func (h *Hub) startRegistrar(ctx context.Context) error {
@@ -133,7 +139,7 @@ func (h *Hub) startRegistrar(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.registrar, err = bus.StartRegistrar(ctx, h.conn, h.cfg.Logger)
+	h.registrar, err = bus.StartRegistrar(ctx, h.conn, bus.RegistrarConfig{System: h.system, Logger: h.cfg.Logger})
 	return err
 }
 
@@ -161,6 +167,10 @@ func (h *Hub) Stop() {
 		h.conn.Close()
 		h.conn = nil
 	}
+	if h.system != nil {
+		h.system.Close()
+		h.system = nil
+	}
 	if h.srv != nil {
 		h.srv.Shutdown()
 		h.srv.WaitForShutdown()
@@ -181,9 +191,16 @@ func (h *Hub) Stop() {
 type gate struct {
 	minter *bus.Minter
 	log    *slog.Logger
+	// system is the token of this process's own connection to account, the server's system account. It is told nobody.
+	system  string
+	account *server.Account
 }
 
 func (g *gate) Check(c server.ClientAuthentication) bool {
+	if subtle.ConstantTimeCompare([]byte(c.GetOpts().Token), []byte(g.system)) == 1 {
+		c.RegisterUser(&server.User{Username: "system", Account: g.account})
+		return true
+	}
 	id, err := g.minter.Verify(c.GetOpts().Token)
 	if err != nil {
 		g.log.Warn("hub refuses a client", "error", err)
