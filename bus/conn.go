@@ -53,7 +53,7 @@ type Conn struct {
 	closed chan struct{}
 	once   sync.Once
 
-	url    string // the hub that was asked for, without any secret
+	url string // the hub that was asked for, without any secret
 
 	mu        sync.Mutex    // guards the fields below
 	connected chan struct{} // closed while connected; another one after each disconnect

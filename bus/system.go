@@ -48,7 +48,9 @@ func ConnectSystem(cfg SystemConfig) (*System, error) {
 		nats.IgnoreAuthErrorAbort(),
 		nats.ReconnectWait(100 * time.Millisecond),
 		nats.ReconnectJitter(200*time.Millisecond, time.Second),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Error("hub's system account reports", "error", err) }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
+			log.Error("hub's system account reports", "error", err)
+		}),
 	}
 	if cfg.Token != "" {
 		opts = append(opts, nats.Token(cfg.Token))
