@@ -69,10 +69,13 @@ type Conn struct {
 	refused  chan error    // what the hub says of the credential, for the minder
 	accepted chan struct{} // a reconnect, for the minder
 
+	url string // the hub that was asked for, without any secret
+
 	mu        sync.Mutex // guards the fields below
 	cred      Credential
 	why       error         // why we ended it ourselves
 	connected chan struct{} // closed while connected; another one after each disconnect
+	since     time.Time     // when the connection was made, or lost, last
 	closing   bool
 	again     map[any]func() // who wants to know of a reconnect, by whoever asked
 }
@@ -116,7 +119,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, errors.New("connect to hub: a site's credential is for a leaf node, not for a client")
 	}
 	c := &Conn{
-		id: cfg.Credential.Identity(), log: cfg.Logger, cred: cfg.Credential,
+		id: cfg.Credential.Identity(), log: cfg.Logger, cred: cfg.Credential, url: redacted(cfg.URL), since: time.Now(),
 		refused: make(chan error, 1), accepted: make(chan struct{}, 1),
 		closed: make(chan struct{}), connected: make(chan struct{}), again: map[any]func(){},
 	}
@@ -211,6 +214,7 @@ func (c *Conn) onDisconnect(err error) {
 	select {
 	case <-c.connected:
 		c.connected = make(chan struct{})
+		c.since = time.Now()
 	default:
 	}
 	if !c.closing {
@@ -225,6 +229,7 @@ func (c *Conn) onReconnect() {
 	case <-c.connected:
 	default:
 		close(c.connected)
+		c.since = time.Now()
 	}
 	select {
 	case c.accepted <- struct{}{}:
@@ -306,7 +311,7 @@ func (c *Conn) awaitConnected(ctx context.Context) error {
 	case <-c.closed:
 		return ErrClosed
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrPublish, context.Cause(ctx))
+		return fmt.Errorf("%w: %w", ErrPublish, c.cause(ctx))
 	}
 }
 

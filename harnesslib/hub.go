@@ -228,14 +228,18 @@ func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error 
 		if lerr != nil {
 			return lerr
 		}
-		if ok {
-			err = request(next)
+		if !ok { // presence names the same one: the hub's word is confirmed by a second try
+			next = t
+			if err := secondTry(ctx); err != nil {
+				return err
+			}
 		}
+		err = request(next)
 		if errors.Is(err, bus.ErrNoResponders) {
 			return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
 		}
 	}
-	if errors.Is(err, bus.ErrPeerSilent) {
+	if lost(err) {
 		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
 	}
 	return err
@@ -254,8 +258,28 @@ func (s *Sandbox) doLeased(request func(bus.Target) error) error {
 	switch {
 	case errors.Is(err, bus.ErrNoResponders):
 		return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
-	case errors.Is(err, bus.ErrPeerSilent):
+	case lost(err):
 		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
 	}
 	return err
+}
+
+// secondTryAfter is the pause before the second try: a worker that changes its connection is back by then.
+const secondTryAfter = 50 * time.Millisecond
+
+func secondTry(ctx context.Context) error {
+	t := time.NewTimer(secondTryAfter)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// lost says that a request has left and nobody knows what became of it: its worker is silent, or the hub is gone.
+func lost(err error) bool {
+	var gone *HubGoneError
+	return !errors.Is(err, ErrLost) && !errors.Is(err, bus.ErrPublish) && (errors.Is(err, bus.ErrPeerSilent) || errors.As(err, &gone))
 }

@@ -68,6 +68,7 @@ type Hub struct {
 	state     *stateDir
 	temp      bool
 	conn      *bus.Conn
+	system    *bus.System
 	registrar *bus.Registrar
 }
 
@@ -131,6 +132,12 @@ func (h *Hub) serve() (err error) {
 	return err
 }
 
+// client is how this process itself connects.
+func (h *Hub) client(role bus.Role) (bus.Config, error) {
+	cred, err := h.Credential(bus.Identity{Role: role, Zone: bus.DefaultZone, Name: registrarName})
+	return bus.Config{URL: h.URL(), Dial: h.Dial, Credential: cred, Logger: h.cfg.Logger}, err
+}
+
 // describe is what other programs of the same user need to know.
 func (h *Hub) describe() State {
 	st := State{URL: localURL(h.URL()), PID: os.Getpid(), InsecureNoAuth: h.cfg.InsecureNoAuth}
@@ -146,15 +153,20 @@ func (h *Hub) describe() State {
 }
 
 func (h *Hub) startRegistrar(ctx context.Context) error {
-	cred, err := h.Credential(bus.Identity{Role: bus.RoleRegistrar, Zone: bus.DefaultZone, Name: registrarName})
+	cfg, err := h.client(bus.RoleSystem)
 	if err != nil {
 		return err
 	}
-	h.conn, err = bus.Connect(ctx, bus.Config{URL: h.URL(), Dial: h.Dial, Credential: cred, Logger: h.cfg.Logger})
-	if err != nil {
+	if h.system, err = bus.ConnectSystem(ctx, cfg); err != nil {
 		return err
 	}
-	h.registrar, err = bus.StartRegistrar(ctx, h.conn, h.cfg.Logger)
+	if cfg, err = h.client(bus.RoleRegistrar); err != nil {
+		return err
+	}
+	if h.conn, err = bus.Connect(ctx, cfg); err != nil {
+		return err
+	}
+	h.registrar, err = bus.StartRegistrar(ctx, h.conn, bus.RegistrarConfig{System: h.system, Logger: h.cfg.Logger})
 	return err
 }
 
@@ -187,6 +199,10 @@ func (h *Hub) Stop() {
 	if h.conn != nil {
 		h.conn.Close()
 		h.conn = nil
+	}
+	if h.system != nil {
+		h.system.Close()
+		h.system = nil
 	}
 	if h.srv != nil {
 		h.srv.Stop()

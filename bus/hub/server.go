@@ -39,6 +39,9 @@ func startServer(opts *server.Options, log *slog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
 	srv.SetLoggerV2(&serverLog{log}, false, false, false)
+	if g, ok := opts.CustomClientAuthentication.(*gate); ok {
+		g.system = srv.SystemAccount()
+	}
 	s := &Server{srv}
 	srv.Start()
 	if !srv.ReadyForConnections(readyWait) {

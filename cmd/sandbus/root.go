@@ -122,7 +122,7 @@ Which sandbox: --sandbox (or SANDBUS_SANDBOX), or ID: before a path; otherwise t
 	f.StringVar(&a.stateDir, "state-dir", "", "`directory` by which the hub of this machine is found (environment: SANDBUS_STATE_DIR)")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say on standard error what happens")
 	root.AddCommand(
-		newExec(a), newUp(a), newHub(a), newWorker(a), newPs(a), newLs(a), newCat(a), newCp(a), newWatch(a), newShell(a),
+		newExec(a), newUp(a), newHub(a), newWorker(a), newPs(a), newRegistrar(a), newLs(a), newCat(a), newCp(a), newWatch(a), newShell(a),
 		newExecs(a), newLogs(a), newAttach(a), newKill(a), newPortForward(a), newAuth(a), newVersion(a),
 	)
 	for _, c := range root.Commands() {
