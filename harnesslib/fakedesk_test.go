@@ -54,6 +54,21 @@ func (d *fakeDesk) presence() []SandboxInfo {
 	return all
 }
 
+// beat tells a pool that these are live, and no others.
+func (d *fakeDesk) beat(p *pool, live []SandboxInfo) {
+	there := map[string]bool{}
+	for _, info := range live {
+		there[key(info)] = true
+		p.heard(bus.PresenceEvent{Kind: bus.PresenceChanged, Presence: info})
+	}
+	for _, info := range d.presence() {
+		if !there[key(info)] {
+			p.heard(bus.PresenceEvent{Kind: bus.PresenceGone, Presence: info})
+		}
+	}
+	p.heard(bus.PresenceEvent{Kind: bus.PresenceListed})
+}
+
 func (d *fakeDesk) renewals() []time.Time {
 	d.mu.Lock()
 	defer d.mu.Unlock()

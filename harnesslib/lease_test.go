@@ -18,7 +18,7 @@ func inBubble(t *testing.T, test func(t *testing.T, d *fakeDesk, p *pool), slots
 	synctest.Test(t, func(t *testing.T) {
 		d := newFakeDesk(slots...)
 		p := newPool(d)
-		p.sync(d.presence())
+		d.beat(p, d.presence())
 		defer p.close()
 		test(t, d, p)
 	})
@@ -123,20 +123,20 @@ func TestGone(t *testing.T) {
 func TestGoneByPresence(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *fakeDesk, p *pool) {
 		stays := lease(t, p, AcquireOptions{})
-		p.gone("main", "box0") // a registrar's error: the worker answers
+		d.beat(p, nil) // a registrar's error: the worker answers
 		pass(time.Second)
 		require.NoError(t, stays.Cause())
-		p.sync(d.presence())
+		d.beat(p, d.presence())
 		d.worker("box0", func(w *fakeWorker) { w.away = true })
-		p.gone("main", "box0")
+		d.beat(p, nil)
 		pass(secondTry)
 		require.ErrorIs(t, stays.Cause(), ErrGone)
 
 		d.worker("box0", func(w *fakeWorker) { w.away = false; clear(w.held) })
-		p.sync(d.presence())
+		d.beat(p, d.presence())
 		l := lease(t, p, AcquireOptions{})
 		d.worker("box0", func(w *fakeWorker) { w.hangs = true })
-		p.sync(nil)
+		d.beat(p, nil)
 		pass(secondTry + confirmLimit)
 		require.ErrorIs(t, l.Cause(), ErrGone, "neither presence nor an answer")
 	}, 1)
@@ -148,7 +148,7 @@ func TestANewInstanceIsAnotherWorker(t *testing.T) {
 		d.worker("box0", func(w *fakeWorker) { w.away = true })
 		next := d.presence()
 		next[0].Instance = "next"
-		p.live(next[0])
+		d.beat(p, next)
 		pass(secondTry)
 		require.ErrorIs(t, l.Cause(), ErrGone)
 	}, 1)

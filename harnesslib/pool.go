@@ -27,7 +27,7 @@ type pool struct {
 	queue       []*waiter     // calls of acquire, in order of arrival
 	changed     chan struct{} // closed and replaced when those who wait should look again
 	ready       chan struct{} // closed when presence is known
-	synced      bool
+	listed      bool
 	stats       LeaseStats
 }
 
@@ -215,7 +215,7 @@ func (p *pool) choose(w *waiter, tried map[place]bool, orFull bool) (c *candidat
 	for _, c := range all {
 		switch {
 		case tried[c.place] || int(c.Slots) == 0 || wanted(c, before):
-		case c.silent || c.full(w.o):
+		case c.full(w.o) || time.Now().Before(c.silentUntil):
 			if len(w.asked) < maxAsked || w.asked[c.place] {
 				rest = append(rest, c)
 			}
@@ -317,7 +317,7 @@ func (p *pool) ask(ctx context.Context, c *candidate, w *waiter) (*Lease, error)
 	}
 	if err == nil {
 		delete(w.asked, c.place) // a ticket ends with its grant
-		c.used = int(resp.GetUsed())
+		c.said(int(resp.GetUsed()))
 		if p.life.Err() != nil {
 			p.giveBackLocked(c.place, op)
 			return nil, bus.ErrClosed
@@ -338,14 +338,15 @@ func (p *pool) refusedLocked(ctx context.Context, c *candidate, op bus.OpID, res
 	case said && be.Code == sandbusv1.Code_CODE_BUSY:
 		p.stats.Refused++
 		if n := resp.GetSlots(); n > 0 { // else it was too busy to look
-			c.Slots, c.used = n, int(resp.GetUsed())
+			c.Slots = n
+			c.said(int(resp.GetUsed()))
 		}
 	case said && be.Code == sandbusv1.Code_CODE_DRAINING:
 		c.Draining = true
 	case said:
 		return fmt.Errorf("lease of sandbox %s: %w", c.place.sandbox, err)
 	case errors.Is(err, bus.ErrNoResponders):
-		c.silent = true
+		c.silent()
 	case ctx.Err() != nil:
 		p.giveBackLocked(c.place, op)
 		return context.Cause(ctx)
@@ -353,7 +354,7 @@ func (p *pool) refusedLocked(ctx context.Context, c *candidate, op bus.OpID, res
 		p.giveBackLocked(c.place, op)
 		return bus.ErrClosed
 	default: // nobody knows whether it has granted one
-		c.silent = true
+		c.silent()
 		p.giveBackLocked(c.place, op)
 	}
 	return nil
@@ -388,7 +389,7 @@ func (p *pool) ended(l *Lease, why error) {
 	}
 	if c := p.candidates[string(l.place.zone)+"."+string(l.place.sandbox)]; c != nil && c.place == l.place {
 		c.held = max(0, c.held-1)
-		c.used = max(0, c.used-1)
+		c.known = max(0, c.known-1)
 	}
 	p.wakeLocked()
 }

@@ -50,7 +50,7 @@ func TestNoSandbox(t *testing.T) {
 				all[i].Features = nil
 			}
 		}
-		p.sync(all)
+		d.beat(p, all)
 		p.quarantine(place{"main", "box2", "inst-box2"})
 		_, err := p.acquire(t.Context(), &AcquireOptions{})
 		require.ErrorIs(t, err, ErrNoSandbox)
@@ -68,13 +68,13 @@ func TestQuarantine(t *testing.T) {
 		require.EqualValues(t, 1, p.snapshot().Quarantined)
 		_, err := p.acquire(t.Context(), &AcquireOptions{})
 		require.ErrorIs(t, err, ErrNoSandbox)
-		p.sync(nil)
-		p.sync(d.presence())
+		d.beat(p, nil)
+		d.beat(p, d.presence())
 		_, err = p.acquire(t.Context(), &AcquireOptions{})
 		require.ErrorIs(t, err, ErrNoSandbox)
 		next := d.presence()
 		next[0].Instance = "next"
-		p.sync(next)
+		d.beat(p, next)
 		require.Equal(t, bus.InstanceID("next"), lease(t, p, AcquireOptions{}).place.instance)
 	}, 5)
 }
@@ -87,7 +87,7 @@ func TestTheNextCandidate(t *testing.T) {
 		d.worker("box1", func(w *fakeWorker) { w.away = true })
 		d.worker("box2", func(w *fakeWorker) { w.hangs = true })
 		for range 20 {
-			p.sync(stale)
+			d.beat(p, stale)
 			l := lease(t, p, AcquireOptions{})
 			require.Equal(t, bus.SandboxID("box3"), l.place.sandbox)
 			require.NoError(t, l.Release(t.Context()))
@@ -114,7 +114,7 @@ func TestStaleBeats(t *testing.T) {
 		stale := d.presence()
 		for range 8 {
 			lease(t, p, AcquireOptions{})
-			p.sync(stale)
+			d.beat(p, stale)
 		}
 		require.Len(t, d.asked, 8)
 	}, 4, 4)
@@ -250,7 +250,7 @@ func TestSeveralPools(t *testing.T) {
 		var pools []*pool
 		for range 4 {
 			p := newPool(d)
-			p.sync(d.presence())
+			d.beat(p, d.presence())
 			pools = append(pools, p)
 			for range 5 {
 				wg.Go(func() {
