@@ -3,8 +3,6 @@ package bus
 import (
 	"context"
 	"fmt"
-	"net/url"
-	"strings"
 	"time"
 )
 
@@ -70,4 +68,3 @@ func (c *Conn) connection() connection {
 	}
 	return connection{server: c.nc.ConnectedServerId(), client: id}
 }
-

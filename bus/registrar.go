@@ -42,7 +42,7 @@ type Registrar struct {
 	kv      jetstream.KeyValue
 	view    map[string]*record // what is in the bucket, as far as this registrar knows
 	holders map[connection]string
-	refused map[string]refusal
+	refused map[string]duplicateSeen
 	waiting map[string]*nats.Msg // hellos that wait for a probe of the holder, by key
 }
 
@@ -102,7 +102,7 @@ func StartRegistrar(ctx context.Context, conn *Conn, cfg RegistrarConfig) (*Regi
 	}
 	r := &Registrar{
 		conn: conn, cfg: cfg, js: js, log: cfg.Logger, seed: maphash.MakeSeed(), inbox: conn.nc.NewInbox(), again: make(chan struct{}, 1),
-		view: map[string]*record{}, holders: map[connection]string{}, refused: map[string]refusal{}, waiting: map[string]*nats.Msg{},
+		view: map[string]*record{}, holders: map[connection]string{}, refused: map[string]duplicateSeen{}, waiting: map[string]*nats.Msg{},
 	}
 	r.life, r.cancel = context.WithCancelCause(context.Background())
 	for range registrarLanes {

@@ -14,7 +14,7 @@ type gate struct {
 	believes bool // everybody: InsecureNoAuth
 	// system is the server's account for those who watch over it.
 	system *server.Account
-	log      *slog.Logger
+	log    *slog.Logger
 }
 
 // Check implements server.Authentication.
