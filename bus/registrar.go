@@ -160,14 +160,20 @@ func (r *Registrar) Stop() {
 		r.unsys()
 	}
 	for _, sub := range r.subs {
-		done := make(chan struct{})
-		sub.SetClosedHandler(func(string) { close(done) })
-		if sub.Drain() == nil { // its callback does not run any more when it is done
-			<-done
-		}
+		endSubscription(sub)
 	}
 	r.cancel(errRegistrarStopped)
 	r.wg.Wait()
+}
+
+// endSubscription ends a subscription and waits for its callback. It does not drain, which takes long when the hub is
+// gone.
+func endSubscription(sub *nats.Subscription) {
+	done := make(chan struct{})
+	sub.SetClosedHandler(func(string) { close(done) })
+	if sub.Unsubscribe() == nil { // else the connection is closed
+		<-done
+	}
 }
 
 // pause waits, and says whether ctx still lives.

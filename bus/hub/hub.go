@@ -121,7 +121,7 @@ func (h *Hub) serve() error {
 	}
 	srv.SetLoggerV2(&serverLog{h.cfg.Logger}, false, false, false)
 	h.srv = srv
-	door.account = srv.SystemAccount()
+	door.srv = srv
 	srv.Start()
 	if !srv.ReadyForConnections(readyWait) {
 		return fmt.Errorf("hub: not ready after %s", readyWait)
@@ -191,14 +191,14 @@ func (h *Hub) Stop() {
 type gate struct {
 	minter *bus.Minter
 	log    *slog.Logger
-	// system is the token of this process's own connection to account, the server's system account. It is told nobody.
-	system  string
-	account *server.Account
+	// system is the token of this process's own connection to srv's system account. It is told nobody.
+	system string
+	srv    *server.Server // set before the server takes clients
 }
 
 func (g *gate) Check(c server.ClientAuthentication) bool {
 	if subtle.ConstantTimeCompare([]byte(c.GetOpts().Token), []byte(g.system)) == 1 {
-		c.RegisterUser(&server.User{Username: "system", Account: g.account})
+		c.RegisterUser(&server.User{Username: "system", Account: g.srv.SystemAccount()})
 		return true
 	}
 	id, err := g.minter.Verify(c.GetOpts().Token)
