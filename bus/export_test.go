@@ -4,3 +4,12 @@ package bus
 func (c *Caller) Acknowledge(t Target, op OpID, seq uint64) {
 	_ = c.conn.publish(join(t.prefix()+"op", string(op), "ack"), ackFrame(FrameAck, seq, DefaultWindow)) // the test waits for the effect
 }
+
+// ConnectionNumber is what the hub's server calls a connection.
+func ConnectionNumber(c *Conn) uint64 { return c.connection().client }
+
+// IsConnected says whether a connection is up.
+func IsConnected(c *Conn) bool {
+	up, _ := c.state()
+	return up
+}

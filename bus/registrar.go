@@ -23,16 +23,18 @@ import (
 // Any number of registrars may serve one hub. Each hears everything and writes everything; a write names the revision
 // that it replaces, so that the one who comes second sees that it is done.
 type Registrar struct {
-	conn  *Conn
-	cfg   RegistrarConfig
-	js    jetstream.JetStream
-	log   *slog.Logger
-	subs  []*nats.Subscription
-	unsys func() // ends the subscription to the system account's events
-	lanes []chan task
-	seed  maphash.Seed
-	inbox string // where the hub's answers to probes come
-	again chan struct{}
+	conn *Conn
+	cfg  RegistrarConfig
+	js   jetstream.JetStream
+	log  *slog.Logger
+	subs []*nats.Subscription // to what workers say
+	// probes is the subscription to what the hub says of probes.
+	probes *nats.Subscription
+	unsys  func() // ends the subscription to the system account's events
+	lanes  []chan task
+	seed   maphash.Seed
+	inbox  string // where the hub's answers to probes come
+	again  chan struct{}
 
 	wg     sync.WaitGroup
 	life   context.Context //nolint:containedctx // the registrar's own life, ended by Stop
@@ -68,6 +70,8 @@ const (
 	// laneDepth holds a beat of every sandbox of a full lane (10,000 sandboxes); what is beyond is dropped, the next
 	// beat makes up for it.
 	laneDepth = 2048
+	// saidQueue holds what comes faster than it is handed to the lanes, all hellos of a hub that has restarted at once.
+	saidQueue = 1 << 14
 	// maxSaid bounds a hello, beat or goodbye, in bytes.
 	maxSaid = 64 << 10
 	// beatNowSpread is over what time the answers to "beat now" are spread: 10,000 sandboxes must be seen again within
@@ -133,13 +137,20 @@ func (r *Registrar) start(ctx context.Context) error {
 			return err
 		}
 	}
-	for subject, f := range map[string]nats.MsgHandler{"hb.>": r.receive, "evt.>": r.receive, r.inbox + ".>": r.probed} {
-		sub, err := r.conn.subscribe(subject, f)
+	said := make(chan *nats.Msg, saidQueue) // both subjects: what a worker says is taken in its order
+	for _, subject := range []string{"hb.>", "evt.>"} {
+		sub, err := r.conn.subscribeChan(subject, said)
 		if err != nil {
 			return err
 		}
 		r.subs = append(r.subs, sub)
 	}
+	r.wg.Go(func() { r.listen(said) })
+	probes, err := r.conn.subscribe(r.inbox+".>", r.probed)
+	if err != nil {
+		return err
+	}
+	r.probes = probes
 	if r.cfg.System != nil {
 		stop, err := r.cfg.System.onDisconnect(r.disconnected)
 		if err != nil {
@@ -160,14 +171,23 @@ func (r *Registrar) Stop() {
 		r.unsys()
 	}
 	for _, sub := range r.subs {
-		done := make(chan struct{})
-		sub.SetClosedHandler(func(string) { close(done) })
-		if sub.Drain() == nil { // its callback does not run any more when it is done
-			<-done
-		}
+		_ = sub.Unsubscribe() // fails only when the connection is closed
+	}
+	if r.probes != nil {
+		endSubscription(r.probes)
 	}
 	r.cancel(errRegistrarStopped)
 	r.wg.Wait()
+}
+
+// endSubscription ends a subscription and waits for its callback. It does not drain, which takes long when the hub is
+// gone.
+func endSubscription(sub *nats.Subscription) {
+	done := make(chan struct{})
+	sub.SetClosedHandler(func(string) { close(done) })
+	if sub.Unsubscribe() == nil { // else the connection is closed
+		<-done
+	}
 }
 
 // pause waits, and says whether ctx still lives.
@@ -208,6 +228,17 @@ func (r *Registrar) enqueue(at Subject, do func(context.Context, Subject) error)
 	case lane <- task{at, do}:
 	default:
 		r.log.Warn("registrar is behind", "sandbox", string(at.Sandbox), "zone", string(at.Zone))
+	}
+}
+
+func (r *Registrar) listen(said <-chan *nats.Msg) {
+	for {
+		select {
+		case m := <-said:
+			r.receive(m)
+		case <-r.life.Done():
+			return
+		}
 	}
 }
 

@@ -64,13 +64,7 @@ func (s *System) onDisconnect(tell func(connection)) (stop func(), err error) {
 	if err := errors.Join(sub.SetPendingLimits(pendingMsgs, pendingBytes), s.conn.nc.FlushTimeout(drainTimeout)); err != nil {
 		return nil, fmt.Errorf("system account: subscribe to disconnect events: %w", err)
 	}
-	return func() {
-		done := make(chan struct{})
-		sub.SetClosedHandler(func(string) { close(done) })
-		if sub.Drain() == nil {
-			<-done
-		}
-	}, nil
+	return func() { endSubscription(sub) }, nil
 }
 
 // subscribes says whether a connection is open and subscribes to a subject. What a client subscribes to is what the hub

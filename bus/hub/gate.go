@@ -12,8 +12,7 @@ import (
 type gate struct {
 	minter   *bus.Minter
 	believes bool // everybody: InsecureNoAuth
-	// system is the server's account for those who watch over it.
-	system *server.Account
+	srv      *server.Server // set before the server takes clients
 	log    *slog.Logger
 }
 
@@ -46,7 +45,7 @@ func (g *gate) register(c server.ClientAuthentication, id bus.Identity) {
 	p := id.Permissions()
 	var account *server.Account // nil: that of everybody
 	if id.Role.InSystemAccount() {
-		account = g.system
+		account = g.srv.SystemAccount()
 	}
 	c.RegisterUser(&server.User{
 		Username: id.String(), Account: account,

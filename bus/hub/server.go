@@ -40,7 +40,7 @@ func startServer(opts *server.Options, log *slog.Logger) (*Server, error) {
 	}
 	srv.SetLoggerV2(&serverLog{log}, false, false, false)
 	if g, ok := opts.CustomClientAuthentication.(*gate); ok {
-		g.system = srv.SystemAccount()
+		g.srv = srv
 	}
 	s := &Server{srv}
 	srv.Start()

@@ -1,0 +1,119 @@
+package hubtest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"github.com/sandbus/sandbus/bus"
+)
+
+// nodeVar makes a test binary a server: it holds a nodeConfig as JSON.
+const nodeVar = "SANDBUS_TEST_HUB_NODE"
+
+// swarmSuffix makes the swarm's token of the system account's.
+const swarmSuffix = "-swarm"
+
+type nodeConfig struct {
+	Name      string
+	Clustered bool
+	Dir       string
+	Routes    []string
+	Key       string // of the minter
+	System    string // the system account's token
+}
+
+// Main runs a server, when this process was started to be one, until its standard input ends; ok is false in any other
+// process. TestMain calls it first.
+func Main() (status int, ok bool) {
+	env := os.Getenv(nodeVar)
+	if env == "" {
+		return 0, false
+	}
+	if err := serve(env); err != nil {
+		fmt.Fprintln(os.Stderr, "hub node:", err)
+		return 1, true
+	}
+	return 0, true
+}
+
+func serve(env string) error {
+	var cfg nodeConfig
+	if err := json.Unmarshal([]byte(env), &cfg); err != nil {
+		return err
+	}
+	minter, err := bus.ParseMinter(cfg.Key)
+	if err != nil {
+		return err
+	}
+	door := &door{minter: minter, system: cfg.System}
+	opts := &server.Options{
+		ServerName: cfg.Name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
+		PingInterval: 20 * time.Second, MaxPingsOut: 2,
+		JetStream: true, StoreDir: cfg.Dir, JetStreamMaxMemory: 256 << 20, JetStreamMaxStore: 256 << 20,
+		CustomClientAuthentication: door,
+	}
+	if cfg.Clustered {
+		opts.Cluster = server.ClusterOpts{Name: "sandbus", Host: "127.0.0.1", Port: server.RANDOM_PORT}
+	}
+	for _, r := range cfg.Routes {
+		u, err := url.Parse(r)
+		if err != nil {
+			return err
+		}
+		opts.Routes = append(opts.Routes, u)
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		return err
+	}
+	door.srv = s
+	s.Start()
+	if !s.ReadyForConnections(time.Minute) {
+		return errors.New("not ready after a minute")
+	}
+	route := ""
+	if addr := s.ClusterAddr(); addr != nil {
+		route = "nats-route://" + addr.String()
+	}
+	fmt.Println(s.ClientURL(), route)
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is gone
+	s.Shutdown()
+	s.WaitForShutdown()
+	return nil
+}
+
+// door admits whom the embedded hub admits.
+type door struct {
+	minter *bus.Minter
+	system string
+	srv    *server.Server // set before the server takes clients
+}
+
+func (d *door) Check(c server.ClientAuthentication) bool {
+	token := c.GetOpts().Token
+	switch token {
+	case d.system:
+		c.RegisterUser(&server.User{Username: "system", Account: d.srv.SystemAccount()})
+		return true
+	case d.system + swarmSuffix: // may be everybody
+		c.RegisterUser(&server.User{Username: "swarm"})
+		return true
+	}
+	id, err := d.minter.Verify(token)
+	if err != nil {
+		return false
+	}
+	p := id.Permissions()
+	c.RegisterUser(&server.User{Username: id.String(), Permissions: &server.Permissions{
+		Subscribe: &server.SubjectPermission{Allow: p.Subscribe},
+		Publish:   &server.SubjectPermission{Allow: p.Publish},
+	}})
+	return true
+}
