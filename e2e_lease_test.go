@@ -465,6 +465,7 @@ func TestQuarantine(t *testing.T) {
 
 // TestALeaseOfADrainingWorker is kept, and no new one is had.
 func TestALeaseOfADrainingWorker(t *testing.T) {
+	t.Parallel()
 	b := bustest.Start(t)
 	dir := t.TempDir()
 	stop := startWorker(t, b, "box", func(c *workerd.Config) { c.Dir, c.Slots, c.StopGrace = dir, 2, 60*time.Second })
@@ -500,6 +501,7 @@ func TestALeaseOfADrainingWorker(t *testing.T) {
 }
 
 func TestExclusiveLease(t *testing.T) {
+	t.Parallel()
 	p := start(t, func(c *workerd.Config) { c.Slots = 3 })
 	h := connectAs(t, p.bus, "h")
 	one := acquire(t, h, harnesslib.AcquireOptions{})

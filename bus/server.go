@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -95,7 +94,7 @@ func serveMessage[PReq requestMessage, PResp proto.Message](r *Request, req PReq
 	}
 	resp, err := serve(ctx, req)
 	if err != nil {
-		if cause := context.Cause(ctx); errors.Is(cause, ErrFenced) {
+		if cause := r.Fenced(); cause != nil {
 			err = cause // whatever the handler made of it
 		}
 		r.Fail(err)
@@ -560,6 +559,15 @@ func (r *Request) registerAs(id OpID) (goesOn bool, err error) {
 	s.ops[id] = r.op
 	r.watchRight()
 	return false, nil
+}
+
+// Fenced is why the lease has ended that the request runs under; nil while it lasts, and without one. The request's
+// context ends a moment later.
+func (r *Request) Fenced() error {
+	if r.right == nil {
+		return nil
+	}
+	return context.Cause(r.right)
 }
 
 // watchRight has the op end with the lease that it runs under.

@@ -147,7 +147,7 @@ func await(ctx context.Context, changed <-chan struct{}, turn bool, waited time.
 // pollAfter is after how long a slot is asked for again: the longer somebody has waited the sooner, for the workers keep
 // what is free for those who have waited longest. Part of it is chance, so that they do not ask all at once.
 func pollAfter(waited time.Duration) time.Duration {
-	d := max(20*time.Millisecond, time.Duration(float64(100*time.Millisecond)/(1+waited.Seconds())))
+	d := max(20*time.Millisecond, time.Duration(float64(60*time.Millisecond)/(1+waited.Seconds())))
 	return d/2 + rand.N(d) //nolint:gosec // G404: spreads load, hides nothing
 }
 

@@ -42,7 +42,7 @@ func (w *Worker) runShell(r *bus.Request) {
 	}
 	r.Detach(func() {
 		resp, err := run(ctx, c)
-		if cause := context.Cause(ctx); errors.Is(cause, bus.ErrFenced) {
+		if cause := r.Fenced(); cause != nil {
 			r.Fail(cause)
 			return
 		}

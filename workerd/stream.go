@@ -47,7 +47,7 @@ func (w *Worker) startExec(req *bus.Request) {
 		req.Fail(err)
 		return
 	}
-	if cause := context.Cause(ctx); errors.Is(cause, bus.ErrFenced) { // in this moment
+	if cause := req.Fenced(); cause != nil { // in this moment
 		req.Fail(cause)
 		return
 	}
@@ -316,7 +316,7 @@ func (v *view) gather(ctx context.Context, r *execs.Reader, wait time.Duration) 
 // finish sends the end. Nobody is left to wait for the exec when its starter's stream has broken: then it ends, unless
 // somebody else reads it or it was detached.
 func (v *view) finish(ctx context.Context, err error) {
-	if cause := context.Cause(ctx); errors.Is(cause, bus.ErrFenced) {
+	if cause := v.req.Fenced(); cause != nil {
 		v.req.Fail(cause) // whoever has lost the lease may not be there to acknowledge an end
 		return
 	}

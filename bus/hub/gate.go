@@ -11,9 +11,9 @@ import (
 // gate admits clients by token and gives each the permissions of its role.
 type gate struct {
 	minter   *bus.Minter
-	believes bool // everybody: InsecureNoAuth
+	believes bool           // everybody: InsecureNoAuth
 	srv      *server.Server // set before the server takes clients
-	log    *slog.Logger
+	log      *slog.Logger
 }
 
 // Check implements server.Authentication.

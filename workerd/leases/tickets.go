@@ -5,10 +5,11 @@ import "time"
 // MaxWaited bounds for how long somebody can say that it has waited.
 const MaxWaited = 7 * 24 * time.Hour
 
-// ticketFor is for how long somebody counts as waiting who does not ask again. maxTickets bounds how many do.
+// ticketFor is for how long somebody counts as waiting who does not ask again. maxTickets bounds how many do: each
+// request looks at all of them.
 const (
 	ticketFor  = time.Second
-	maxTickets = 4096
+	maxTickets = 512
 )
 
 // tickets are those who wait for slots and ask again and again, from several processes. What is free is kept for those of

@@ -72,15 +72,17 @@ func TestAnExclusiveTicketDrains(t *testing.T) {
 }
 
 func TestTicketsAreBounded(t *testing.T) {
-	table, _ := newTable(t, 1)
-	acquire(t, table, "h")
-	for i := range maxTickets + 10 {
-		_, err := table.Acquire(Request{Holder: "h", Ticket: fmt.Sprint(i)})
-		require.ErrorIs(t, err, ErrBusy)
-	}
-	require.Len(t, table.queue, maxTickets)
-	_, err := table.Acquire(Request{Holder: "h", Ticket: "t", Waited: MaxWaited + 1})
-	require.ErrorContains(t, err, "168h0m0s")
-	_, err = table.Acquire(Request{Holder: "h", Ticket: "t", Waited: -1})
-	require.Error(t, err)
+	synctest.Test(t, func(t *testing.T) { // they would be forgotten meanwhile
+		table, _ := newTable(t, 1)
+		acquire(t, table, "h")
+		for i := range maxTickets + 10 {
+			_, err := table.Acquire(Request{Holder: "h", Ticket: fmt.Sprint(i)})
+			require.ErrorIs(t, err, ErrBusy)
+		}
+		require.Equal(t, maxTickets, len(table.queue)) // Len would print all of them
+		_, err := table.Acquire(Request{Holder: "h", Ticket: "t", Waited: MaxWaited + 1})
+		require.ErrorContains(t, err, "168h0m0s")
+		_, err = table.Acquire(Request{Holder: "h", Ticket: "t", Waited: -1})
+		require.Error(t, err)
+	})
 }

@@ -21,7 +21,7 @@ import (
 // Cluster is a hub of several servers that ends with its test.
 type Cluster struct {
 	minter *bus.Minter
-	system string // the token of the system account
+	swarm  string // the token of who may be everybody
 	nodes  []*node
 }
 
@@ -34,13 +34,13 @@ type node struct {
 // Start runs a hub of n servers. The test's binary must call Main in its TestMain.
 func Start(tb testing.TB, n int) *Cluster {
 	tb.Helper()
-	return start(tb, &Cluster{minter: bus.NewMinter(), system: rand.Text()}, n)
+	return start(tb, &Cluster{minter: bus.NewMinter(), swarm: rand.Text()}, n)
 }
 
 // Another runs a hub of one server that knows the same credentials, as this one would after a restart.
 func (c *Cluster) Another(tb testing.TB) *Cluster {
 	tb.Helper()
-	return start(tb, &Cluster{minter: c.minter, system: c.system}, 1)
+	return start(tb, &Cluster{minter: c.minter, swarm: c.swarm}, 1)
 }
 
 func start(tb testing.TB, c *Cluster, n int) *Cluster {
@@ -52,7 +52,7 @@ func start(tb testing.TB, c *Cluster, n int) *Cluster {
 	})
 	var routes []string
 	for i := range n {
-		cfg := nodeConfig{Name: fmt.Sprintf("n%d", i), Clustered: n > 1, Dir: tb.TempDir(), Routes: routes, Key: c.minter.Key(), System: c.system}
+		cfg := nodeConfig{Name: fmt.Sprintf("n%d", i), Clustered: n > 1, Dir: tb.TempDir(), Routes: routes, Key: c.minter.Key(), Swarm: c.swarm}
 		routes = append(routes, c.spawn(tb, cfg))
 	}
 	return c
@@ -115,7 +115,9 @@ func (c *Cluster) Connect(tb testing.TB, i int, role bus.Role, name string) *bus
 // System connects to the system account for the length of the test.
 func (c *Cluster) System(tb testing.TB, i int) *bus.System {
 	tb.Helper()
-	s, err := bus.ConnectSystem(bus.SystemConfig{URL: c.URL(i), Token: c.system, Logger: bustest.Logger(tb)})
+	s, err := bus.ConnectSystem(tb.Context(), bus.Config{
+		URL: c.URL(i), Credential: c.Credential(tb, bus.RoleSystem, "observer"), Logger: bustest.Logger(tb),
+	})
 	require.NoError(tb, err)
 	tb.Cleanup(s.Close)
 	return s

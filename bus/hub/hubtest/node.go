@@ -17,16 +17,13 @@ import (
 // nodeVar makes a test binary a server: it holds a nodeConfig as JSON.
 const nodeVar = "SANDBUS_TEST_HUB_NODE"
 
-// swarmSuffix makes the swarm's token of the system account's.
-const swarmSuffix = "-swarm"
-
 type nodeConfig struct {
 	Name      string
 	Clustered bool
 	Dir       string
 	Routes    []string
 	Key       string // of the minter
-	System    string // the system account's token
+	Swarm     string // the token of who may be everybody
 }
 
 // Main runs a server, when this process was started to be one, until its standard input ends; ok is false in any other
@@ -52,7 +49,7 @@ func serve(env string) error {
 	if err != nil {
 		return err
 	}
-	door := &door{minter: minter, system: cfg.System}
+	door := &door{minter: minter, swarm: cfg.Swarm}
 	opts := &server.Options{
 		ServerName: cfg.Name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
 		PingInterval: 20 * time.Second, MaxPingsOut: 2,
@@ -92,17 +89,13 @@ func serve(env string) error {
 // door admits whom the embedded hub admits.
 type door struct {
 	minter *bus.Minter
-	system string
+	swarm  string
 	srv    *server.Server // set before the server takes clients
 }
 
 func (d *door) Check(c server.ClientAuthentication) bool {
 	token := c.GetOpts().Token
-	switch token {
-	case d.system:
-		c.RegisterUser(&server.User{Username: "system", Account: d.srv.SystemAccount()})
-		return true
-	case d.system + swarmSuffix: // may be everybody
+	if token == d.swarm {
 		c.RegisterUser(&server.User{Username: "swarm"})
 		return true
 	}
@@ -110,8 +103,12 @@ func (d *door) Check(c server.ClientAuthentication) bool {
 	if err != nil {
 		return false
 	}
+	var account *server.Account // nil: that of everybody
+	if id.Role.InSystemAccount() {
+		account = d.srv.SystemAccount()
+	}
 	p := id.Permissions()
-	c.RegisterUser(&server.User{Username: id.String(), Permissions: &server.Permissions{
+	c.RegisterUser(&server.User{Username: id.String(), Account: account, Permissions: &server.Permissions{
 		Subscribe: &server.SubjectPermission{Allow: p.Subscribe},
 		Publish:   &server.SubjectPermission{Allow: p.Publish},
 	}})

@@ -39,7 +39,7 @@ const SwarmBeat = 5 * time.Second
 // Swarm runs n workers of the default zone, named box0 and so on; their first hellos are on their way when it returns.
 func (c *Cluster) Swarm(tb testing.TB, n int) *Swarm {
 	tb.Helper()
-	nc, err := nats.Connect(c.URL(0), nats.Token(c.system+swarmSuffix), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
+	nc, err := nats.Connect(c.URL(0), nats.Token(c.swarm), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1))
 	require.NoError(tb, err)
 	life, end := context.WithCancelCause(context.Background())
 	s := &Swarm{nc: nc, boxes: map[string]*box{}, life: life}
