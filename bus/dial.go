@@ -133,7 +133,10 @@ func (cfg *Config) transport() ([]nats.Option, *dialer, error) {
 		nats.SetCustomDialer(d),
 		// The system's dialer does it: a proxy is asked for names that only it knows.
 		nats.SkipHostLookup(),
-		func(o *nats.Options) error { o.TLSConfig = tc; return nil }, // for hubs that demand TLS, whatever the URL says
+	}
+	if !strings.HasPrefix(cfg.URL, "ws:") {
+		// For hubs that demand TLS, whatever the URL says. With ws nats.go would take it for wss.
+		opts = append(opts, func(o *nats.Options) error { o.TLSConfig = tc; return nil })
 	}
 	for u := range strings.SplitSeq(cfg.URL, ",") {
 		secure, proxied, err := cfg.protection(strings.TrimSpace(u), d)
