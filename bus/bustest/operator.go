@@ -24,7 +24,13 @@ type Operator struct {
 // StartOperator makes keys and runs a server that trusts them, on loopback with free ports, with a registrar.
 func StartOperator(tb testing.TB) *Operator {
 	tb.Helper()
-	o := &Operator{Keys: NewKeys(tb)}
+	return StartOperatorOf(tb, NewKeys(tb))
+}
+
+// StartOperatorOf is StartOperator with keys that are there.
+func StartOperatorOf(tb testing.TB, keys *auth.Keys) *Operator {
+	tb.Helper()
+	o := &Operator{Keys: keys}
 	o.File = o.WriteConfig(tb, auth.ServerConfig{
 		Listen: "127.0.0.1:-1", WebSocket: "127.0.0.1:-1", Leaf: "127.0.0.1:-1", StoreDir: tb.TempDir(),
 	})
