@@ -206,6 +206,14 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
+// isUntrusted says whether an error is about the hub's certificate: it will not be another one at the next try.
+func isUntrusted(err error) bool {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, name := errors.AsType[x509.HostnameError](err)
+	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
+	return unknown || name || invalid
+}
+
 // serverInfo is what a hub says of itself before it knows who asks.
 type serverInfo struct {
 	Name  string `json:"server_name"`

@@ -229,7 +229,7 @@ func TestAttackFlood(t *testing.T) {
 		m := a.client(t, a.URL(), shown(t, a.Issue(t, sandbox(attacker), 0)))
 		wg.Go(func() {
 			payload := make([]byte, 1024)
-			for range 20_000 {
+			for range 4_000 {
 				select {
 				case <-quit:
 					return
