@@ -93,8 +93,8 @@ func (e *ConnectError) Error() string {
 
 func (e *ConnectError) Unwrap() error { return e.Err }
 
-// Connect reaches the hub, trying again until the configured time or ctx is over; a refused credential ends it at
-// once. Errors: a setting that cannot be right; *[ConnectError], which wraps [ErrExpired], [ErrRevoked], [ErrForeign] or
+// Connect reaches the hub, trying again until the configured time or ctx is over; a refused credential, or a certificate
+// of the hub's that is not to be trusted, ends it at once. Errors: a setting that cannot be right; *[ConnectError], which wraps [ErrExpired], [ErrRevoked], [ErrForeign] or
 // [ErrRefused] when it is about the credential.
 func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if cfg.Logger == nil {
@@ -145,14 +145,21 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 // dial makes the first connection.
 func (c *Conn) dial(ctx context.Context, cfg Config, opts []nats.Option) error {
 	begin := time.Now()
+	url := cfg.URL
+	if cfg.Dial != nil {
+		url = "nats://in-process" // without TLS, whatever the hub has on its listeners
+	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		nc, err := nats.Connect(cfg.URL, opts...)
+		nc, err := nats.Connect(url, opts...)
 		if err == nil {
 			c.nc = nc
 			return nil
 		}
 		if isRefusal(err) {
 			return &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: c.whyRefused(ctx, cfg, err)}
+		}
+		if isUntrusted(err) {
+			return &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: err}
 		}
 		cfg.Logger.Debug("hub not reached", "url", redacted(cfg.URL), "error", err)
 		t := time.NewTimer(wait)

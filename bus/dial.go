@@ -133,7 +133,10 @@ func (cfg *Config) transport() ([]nats.Option, *dialer, error) {
 		nats.SetCustomDialer(d),
 		// The system's dialer does it: a proxy is asked for names that only it knows.
 		nats.SkipHostLookup(),
-		func(o *nats.Options) error { o.TLSConfig = tc; return nil }, // for hubs that demand TLS, whatever the URL says
+	}
+	if !strings.HasPrefix(cfg.URL, "ws:") {
+		// For hubs that demand TLS, whatever the URL says. With ws nats.go would take it for wss.
+		opts = append(opts, func(o *nats.Options) error { o.TLSConfig = tc; return nil })
 	}
 	for u := range strings.SplitSeq(cfg.URL, ",") {
 		secure, proxied, err := cfg.protection(strings.TrimSpace(u), d)
@@ -201,6 +204,14 @@ func isLoopback(host string) bool {
 	}
 	ip := net.ParseIP(host)
 	return ip != nil && ip.IsLoopback()
+}
+
+// isUntrusted says whether an error is about the hub's certificate: it will not be another one at the next try.
+func isUntrusted(err error) bool {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, name := errors.AsType[x509.HostnameError](err)
+	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
+	return unknown || name || invalid
 }
 
 // serverInfo is what a hub says of itself before it knows who asks.

@@ -123,14 +123,25 @@ func (k *Keys) update(ctx context.Context, hub *bus.Conn, tenant string, change 
 		return err
 	}
 	change(account)
-	if err := laterThan(ctx, account.IssuedAt); err != nil {
-		return err
-	}
+	before := account.IssuedAt
 	op, err := k.operatorSeed()
 	if err != nil {
 		return err
 	}
 	defer op.Wipe()
+	if err := k.sign(ctx, hub, op, tenant, account); err != nil || account.IssuedAt > before {
+		return err
+	}
+	// Signed within the same second as the claims before, or with a clock that is behind: a hub that is started anew from
+	// an older configuration could prefer those. It has been told at once; make sure that it stays so.
+	if err := laterThan(ctx, before); err != nil {
+		return err
+	}
+	return k.sign(ctx, hub, op, tenant, account)
+}
+
+// sign stores a tenant's account, and hands it to the hub.
+func (k *Keys) sign(ctx context.Context, hub *bus.Conn, op nkeys.KeyPair, tenant string, account *jwt.AccountClaims) error {
 	text, err := account.Encode(op)
 	if err != nil {
 		return fmt.Errorf("account %s: %w", tenant, err)

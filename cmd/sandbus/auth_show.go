@@ -137,7 +137,9 @@ func describe(cred bus.Credential) shown {
 
 func (f *authFlags) show(s shown, asJSON bool) error {
 	if asJSON {
-		return json.NewEncoder(f.app.stdout).Encode(s)
+		enc := json.NewEncoder(f.app.stdout)
+		enc.SetEscapeHTML(false) // subjects end with ">"
+		return enc.Encode(s)
 	}
 	w := tabwriter.NewWriter(f.app.stdout, 0, 0, 2, ' ', 0)
 	row := func(name, value string) { _, _ = fmt.Fprintf(w, "%s\t%s\n", name, value) } // kept for Flush to report
