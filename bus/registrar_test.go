@@ -360,6 +360,6 @@ func TestRegistrarChecksItsConfig(t *testing.T) {
 	require.ErrorContains(t, err, "want 1 to 5")
 	_, err = bus.StartRegistrar(t.Context(), conn, bus.RegistrarConfig{Replicas: 3})
 	require.ErrorContains(t, err, "3 replicas", "one server cannot have them")
-	_, err = bus.ConnectSystem(bus.SystemConfig{URL: c.URL(0)})
-	require.ErrorContains(t, err, "want either")
+	_, err = bus.ConnectSystem(t.Context(), bus.Config{URL: c.URL(0), Credential: c.Credential(t, bus.RoleHarness, "h")})
+	require.ErrorContains(t, err, "is a harness's, want a system's")
 }

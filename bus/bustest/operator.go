@@ -71,7 +71,7 @@ func StartServer(tb testing.TB, file string) *hub.Server {
 func (o *Operator) StartRegistrar(tb testing.TB) {
 	tb.Helper()
 	conn := o.Connect(tb, o.Issue(tb, bus.Identity{Role: bus.RoleRegistrar, Zone: bus.DefaultZone, Name: "test"}, 0))
-	r, err := bus.StartRegistrar(tb.Context(), conn, Logger(tb))
+	r, err := bus.StartRegistrar(tb.Context(), conn, bus.RegistrarConfig{Logger: Logger(tb)})
 	require.NoError(tb, err)
 	tb.Cleanup(r.Stop)
 }
