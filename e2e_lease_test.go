@@ -372,6 +372,8 @@ func TestNobodyComesBack(t *testing.T) {
 // TestACommandEndsWithItsLease sees what the worker does by itself when a lease ends under which things run.
 func TestACommandEndsWithItsLease(t *testing.T) {
 	p := start(t, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second) // never a hang
+	defer cancel()
 	r := p.raw(t, "h")
 	l, err := r.acquire(t, &sandbusv1.LeaseAcquireRequest{})
 	require.NoError(t, err)
@@ -379,29 +381,29 @@ func TestACommandEndsWithItsLease(t *testing.T) {
 		return &sandbusv1.RequestMeta{Op: string(op), Lease: l.GetLease()}
 	}
 	op, attached, fast := bus.NewOpID(), bus.NewOpID(), bus.NewOpID()
-	st, err := r.Open(t.Context(), r.target, "exec.start", op, &sandbusv1.ExecStartRequest{Meta: meta(op), Script: "echo $$ >pid; exec sleep 1000"}, 0, false)
+	st, err := r.Open(ctx, r.target, "exec.start", op, &sandbusv1.ExecStartRequest{Meta: meta(op), Script: "echo $$ >pid; exec sleep 1000"}, 0, false)
 	require.NoError(t, err)
 	defer st.Close()
 	appears(t, p, "pid")
-	view, err := r.Open(t.Context(), r.target, "exec.attach", attached, &sandbusv1.ExecAttachRequest{Meta: meta(attached), ExecId: string(op)}, 0, false)
+	view, err := r.Open(ctx, r.target, "exec.attach", attached, &sandbusv1.ExecAttachRequest{Meta: meta(attached), ExecId: string(op)}, 0, false)
 	require.NoError(t, err)
 	defer view.Close()
 	for _, s := range []*bus.Stream{st, view} {
-		f, err := s.Next(t.Context())
+		f, err := s.Next(ctx)
 		require.NoError(t, err)
 		require.Equal(t, bus.FrameStarted, f.Kind)
 	}
 	unary := make(chan error, 1)
 	go func() {
-		unary <- r.Request(t.Context(), r.target, "shell.run", fast,
+		unary <- r.Request(ctx, r.target, "shell.run", fast,
 			&sandbusv1.ShellRunRequest{Meta: meta(fast), Script: "echo $$ >fast; sleep 1000"}, &sandbusv1.ShellRunResponse{})
 	}()
 	appears(t, p, "fast")
-	require.NoError(t, r.Request(t.Context(), r.target, "lease.release", "",
+	require.NoError(t, r.Request(ctx, r.target, "lease.release", "",
 		&sandbusv1.LeaseReleaseRequest{Meta: meta("")}, &sandbusv1.LeaseReleaseResponse{}))
 	require.ErrorIs(t, <-unary, bus.ErrFenced)
 	for _, s := range []*bus.Stream{st, view} {
-		_, err := s.Next(t.Context())
+		_, err := s.Next(ctx)
 		require.ErrorIs(t, err, bus.ErrFenced)
 	}
 	require.Eventually(t, func() bool { return !alive(pidIn(t, p, "pid")) }, 60*time.Second, 5*time.Millisecond)
@@ -474,7 +476,7 @@ func TestALeaseOfADrainingWorker(t *testing.T) {
 	running := l.Sandbox().Command("sh", "-c", "echo $$ >pid; read x; echo got $x")
 	r, w, err := os.Pipe()
 	require.NoError(t, err)
-	defer r.Close()
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	running.Stdin = r
 	var out lockedBuffer
 	running.Stdout = &out

@@ -225,10 +225,7 @@ func (p *pool) choose(w *waiter, tried map[place]bool, orFull bool) (c *candidat
 	}
 	switch {
 	case len(room) > 0:
-		c = room[rand.N(len(room))]                       //nolint:gosec // G404: spreads load, hides nothing
-		if d := room[rand.N(len(room))]; d.less(c, w.o) { //nolint:gosec // likewise
-			c = d
-		}
+		c = lessOfTwo(room, w.o)
 	case len(rest) > 0 && orFull:
 		c, full = rest[rand.N(len(rest))], true //nolint:gosec // likewise
 	default:
@@ -237,6 +234,22 @@ func (p *pool) choose(w *waiter, tried map[place]bool, orFull bool) (c *candidat
 	c.asking++
 	p.wg.Add(1)
 	return c, full, nil
+}
+
+// lessOfTwo is the less loaded of two that are chosen by chance.
+func lessOfTwo(room []*candidate, o *AcquireOptions) *candidate {
+	i := rand.N(len(room)) //nolint:gosec // G404: spreads load, hides nothing
+	if len(room) == 1 {
+		return room[i]
+	}
+	j := rand.N(len(room) - 1) //nolint:gosec // likewise
+	if j >= i {
+		j++
+	}
+	if room[j].less(room[i], o) {
+		return room[j]
+	}
+	return room[i]
 }
 
 // beforeLocked lists those who wait and came before w, one for each thing that is wanted. blocked says that one of them
@@ -301,7 +314,7 @@ func (p *pool) ask(ctx context.Context, c *candidate, w *waiter) (*Lease, error)
 	defer context.AfterFunc(p.life, func() { stop(bus.ErrClosed) })()
 	op := bus.NewOpID()
 	asked := time.Now()
-	req := &sandbusv1.LeaseAcquireRequest{TtlMs: w.o.TTL.Milliseconds(), Exclusive: w.o.Exclusive, Cap: int32(w.o.Max)} //nolint:gosec // G115: was checked
+	req := &sandbusv1.LeaseAcquireRequest{TtlMs: w.o.TTL.Milliseconds(), Exclusive: w.o.Exclusive, Cap: int32(w.o.Max)}
 	if w.o.Wait {
 		req.Ticket, req.WaitedMs = string(w.ticket), min(asked.Sub(w.begin), maxWaited).Milliseconds()
 	}
