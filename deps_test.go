@@ -30,6 +30,7 @@ func TestArrows(t *testing.T) {
 	}{
 		{"./schemas/...", []string{"bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
 		{"./bus", []string{"workerd", "harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./bus/auth", []string{"workerd", "harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 		{"./bus/hub", []string{"workerd", "harnesslib", "cmd", "loadtest"}},
 		{"./textedit", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
 		{"./treetar", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
