@@ -261,13 +261,9 @@ else return 79; fi
 
 // function makes one of its text, whose last definition is its own.
 func function(text string) Function {
-	text = strings.TrimPrefix(text, "\n")
-	name := text[strings.LastIndex(text, "\n__sb_")+1:]
-	if !strings.Contains(text, "\n__sb_") {
-		name = text
-	}
-	name, _, _ = strings.Cut(name, "(")
-	return Function{name, "LC_ALL=C; export LC_ALL\n" + text}
+	name := text[:strings.LastIndex(text, "() {")]
+	name = name[strings.LastIndexByte(name, '\n')+1:]
+	return Function{name, "LC_ALL=C; export LC_ALL" + text}
 }
 
 var (
