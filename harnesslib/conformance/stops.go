@@ -21,7 +21,10 @@ var stopCases = []Case{
 	{"abort before the start", abortBeforeStart},
 	{"output limit", outputLimit},
 	{"output limit of a stream", outputLimitOfStream},
-	{"stop mechanism", stopMechanism},
+	{"stop by timeout", stopBy(stop{exec: "sleep 300", command: transport.Command{Timeout: 1500 * time.Millisecond}, silent: true})},
+	{"stop by abort", stopBy(stop{exec: "sleep 300", abort: true, silent: true})},
+	{"stop by limit", stopBy(stop{exec: "exec yes", command: transport.Command{OutputLimit: 1000}})},
+	{"stop by limit of a stream", stopBy(stop{exec: "exec yes", command: transport.Command{OutputLimit: 1000, Stdout: io.Discard}})},
 	{"close", closeTransport},
 }
 
@@ -130,47 +133,47 @@ func outputLimitOfStream(t *T) {
 	require.Equal(t, transport.DefaultOutputLimit+1, out.Len())
 }
 
-// stopMechanism looks whether what a stopped command has started is alive, as far as the declaration says.
-func stopMechanism(t *T) {
-	require.Equal(t, t.declared.StopMechanism, t.StopMechanism())
-	dir := t.dir()
-	tree := "(trap '' TERM; sh -c 'echo $$ >" + dir + "/NAME.1; sleep 300; :') & sh -c 'echo $$ >" + dir + "/NAME.2; while [ ! -s " + dir +
-		"/NAME.1 ]; do sleep 0.05; done; echo >" + dir + "/NAME.up; EXEC' ; wait"
-	type stop struct {
-		name, exec string
-		command    transport.Command
-		abort      bool
-		silent     bool
-	}
-	for _, s := range []stop{
-		{name: "timeout", exec: "sleep 300", command: transport.Command{Timeout: 1500 * time.Millisecond}, silent: true},
-		{name: "abort", exec: "sleep 300", abort: true, silent: true},
-		{name: "limit", exec: "exec yes", command: transport.Command{OutputLimit: 1000}},
-		{name: "limitstream", exec: "exec yes", command: transport.Command{OutputLimit: 1000, Stdout: io.Discard}},
-	} {
+// stop is a way to stop a command. Those that print nothing are stopped at the far side only by a transport that can
+// tell it.
+type stop struct {
+	exec    string // what the command does until it is stopped
+	command transport.Command
+	abort   bool
+	silent  bool
+}
+
+// stopBy looks whether what a stopped command has started is alive, as far as the declaration says.
+func stopBy(s stop) func(t *T) {
+	return func(t *T) {
+		require.Equal(t, t.declared.StopMechanism, t.StopMechanism())
 		if s.silent && t.declared.StopMechanism != transport.StopRemoteAbort || t.declared.StopMechanism == transport.StopLocalKill {
-			continue
+			return
 		}
+		dir := t.dir()
 		ctx, cancel := context.WithCancelCause(t.ctx)
-		watched := t.whenThere(ctx, dir+"/"+s.name+".up", func() {
+		watched := t.whenThere(ctx, dir+"/up", func() {
 			if s.abort {
 				cancel(errEnough)
 			}
 		})
-		s.command.Script = strings.NewReplacer("NAME", s.name, "EXEC", s.exec).Replace(tree)
+		s.command.Script = strings.NewReplacer("DIR", dir, "EXEC", s.exec).Replace(
+			"sh -c 'echo $$ >DIR/1; sleep 300; :' & sh -c 'echo $$ >DIR/2; while [ ! -s DIR/1 ]; do sleep 0.05; done; echo up >DIR/up; EXEC' ; wait")
+		if s.abort { // these do not go by themselves
+			s.command.Script = "trap '' TERM INT; " + s.command.Script
+		}
 		res, err := t.Exec(ctx, s.command)
 		cancel(nil)
 		<-watched
 		if s.silent {
-			require.Error(t, err, s.name)
-			require.NotErrorIs(t, err, transport.ErrLost, s.name)
+			require.Error(t, err)
+			require.NotErrorIs(t, err, transport.ErrLost)
 		} else {
-			require.NoError(t, err, s.name)
-			require.True(t, res.Truncated, s.name)
+			require.NoError(t, err)
+			require.True(t, res.Truncated)
 		}
-		res = t.script("for f in " + dir + "/" + s.name + ".[12]; do read -r p <$f; case $(cat /proc/$p/stat 2>/dev/null) in ''|*') Z'*|*') X'*) ;; *) echo alive $f; esac; done; " +
-			"[ -s " + dir + "/" + s.name + ".2 ] || echo it did not run")
-		require.Equal(t, "", string(res.Stdout), s.name)
+		res = t.script(strings.ReplaceAll("[ -s DIR/2 ] || echo it did not run; for f in DIR/[12]; do read -r p <$f; "+
+			"case $(cat /proc/$p/stat 2>/dev/null) in ''|*') Z'*|*') X'*) ;; *) echo alive $f; esac; done", "DIR", dir))
+		require.Empty(t, string(res.Stdout))
 	}
 }
 
