@@ -75,6 +75,9 @@ func exitCodes(t *T) {
 	} {
 		require.Equal(t, want, t.code(t.script(script), script), script)
 	}
+	name := t.dir() + "/runs"
+	t.script("echo ran >>" + name + "; exit 3")
+	require.Equal(t, "ran\n", string(t.read(name)), "a command that fails runs once")
 }
 
 // signals: 128 + N is what a shell makes of it; what nobody may make of it is a success, or another signal.
