@@ -198,7 +198,7 @@ var commandFaults = []Fault{
 	})},
 	{"runs what is left of stdin", []string{"stdin not read"}, onCommand(func(c *transport.Command) {
 		if c.Stdin != nil {
-			c.Script += "\n. /dev/stdin"
+			c.Script += "\nhead -n 3 | sh"
 		}
 	})},
 	{"quotes once more", []string{"text verbatim"}, onCommand(func(c *transport.Command) { c.Script = "eval \"" + c.Script + "\"" })},
@@ -301,7 +301,7 @@ var tierFaults = []Fault{
 			}
 			var out bytes.Buffer
 			w := c.Stdout
-			c.Stdout = &out
+			c.Stdout, c.Timeout = &out, 2*time.Second
 			res, err := whole.Exec(ctx, c)
 			_, _ = w.Write(out.Bytes()) // nobody asks
 			return res, err

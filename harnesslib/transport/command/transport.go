@@ -20,6 +20,7 @@ import (
 type Stats struct {
 	Processes int64 // of the prefix that were started, in all
 	Fallbacks int64 // operations that a line of the fast tier did not serve, and a process of their own did
+	Waiting   int64 // operations that wait now for a line
 }
 
 // base is what both ways have in common.
@@ -31,6 +32,7 @@ type base struct {
 
 	processes atomic.Int64
 	fallbacks atomic.Int64
+	waiting   atomic.Int64
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
@@ -59,7 +61,7 @@ func (t *base) StopMechanism() transport.StopMechanism { return transport.StopRe
 func (t *base) Streams() bool { return true }
 
 // Stats counts what was done so far.
-func (t *base) Stats() Stats { return Stats{t.processes.Load(), t.fallbacks.Load()} }
+func (t *base) Stats() Stats { return Stats{t.processes.Load(), t.fallbacks.Load(), t.waiting.Load()} }
 
 // enter lets a call begin. leave must be called at its end; the context ends with the transport.
 func (t *base) enter(ctx context.Context) (inner context.Context, leave func(), err error) {
@@ -317,10 +319,8 @@ func newLane(t *base, name string, upgrade bool) lane {
 
 // exec runs a job when its turn comes.
 func (a *lane) exec(ctx context.Context, j *job) (*transport.Result, error) {
-	select {
-	case a.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, notRun(ctx, nil)
+	if err := a.wait(ctx); err != nil {
+		return nil, err
 	}
 	held := true
 	release := func() {
@@ -347,6 +347,26 @@ func (a *lane) exec(ctx context.Context, j *job) (*transport.Result, error) {
 	}
 	res.Tier = transport.TierFast
 	return res, err
+}
+
+// wait takes the turn, behind those who came before.
+func (a *lane) wait(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return notRun(ctx, nil)
+	}
+	select {
+	case a.turn <- struct{}{}:
+		return nil
+	default:
+	}
+	a.t.waiting.Add(1)
+	defer a.t.waiting.Add(-1)
+	select {
+	case a.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return notRun(ctx, nil)
+	}
 }
 
 // ready sees to it that there is a line.
