@@ -13,8 +13,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/bus/bustest"
@@ -153,12 +155,25 @@ func (r *rig) plainWorker(addr string, change func(*plainrelay.Worker)) (sb *har
 	if change != nil {
 		change(w)
 	}
-	ended = running(r.tb, w.Run)
 	sb, err := r.hub.Sandbox("plain")
 	require.NoError(r.tb, err)
+	before, _ := sb.Info(r.tb.Context()) // of a worker that may be on its way out
+	ended = running(r.tb, func(ctx context.Context) error {
+		for {
+			err := w.Run(ctx)
+			if status.Code(err) != codes.AlreadyExists {
+				return err
+			}
+			select { // as workers in the field do
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
 	r.eventually(func() bool {
-		_, err := sb.Info(r.tb.Context())
-		return err == nil
+		p, err := sb.Info(r.tb.Context())
+		return err == nil && p.Instance != before.Instance
 	}, "the worker is in presence")
 	return sb, ended
 }
