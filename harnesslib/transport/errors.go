@@ -53,6 +53,8 @@ func (c *Command) Check() error {
 		return fmt.Errorf("command: the directory %q has a NUL byte", c.Dir)
 	case c.Timeout < 0 || c.Timeout > MaxTimeout:
 		return fmt.Errorf("command: timeout %s: want 0 (none) to %s", c.Timeout, MaxTimeout)
+	case c.OutputLimit < 0 || c.OutputLimit > MaxOutputLimit:
+		return fmt.Errorf("command: output limit %d: want 0 (8 MiB, or none with Stdout) to %d bytes", c.OutputLimit, MaxOutputLimit)
 	case c.Stderr != nil && c.Stdout == nil:
 		return errors.New("command: Stderr without Stdout: want both, or neither for the collected form")
 	}
@@ -65,8 +67,12 @@ func (c *Command) Check() error {
 	return nil
 }
 
-// MaxTimeout is the longest Timeout.
-const MaxTimeout = 7 * 24 * time.Hour
+const (
+	// MaxTimeout is the longest Timeout.
+	MaxTimeout = 7 * 24 * time.Hour
+	// MaxOutputLimit is the largest OutputLimit, in bytes.
+	MaxOutputLimit = 1 << 30
+)
 
 func isName(s string) bool {
 	for i := range len(s) {

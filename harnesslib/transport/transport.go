@@ -2,11 +2,10 @@ package transport
 
 import (
 	"context"
+	"crypto/sha256"
 	"io"
 	"io/fs"
 	"time"
-
-	"crypto/sha256"
 
 	"github.com/sandbus/sandbus/harnesslib/tools"
 )
@@ -67,7 +66,7 @@ func (c *Command) Limit() int64 {
 	switch {
 	case c.OutputLimit > 0:
 		return c.OutputLimit
-	case c.Stdout != nil || c.OutputLimit < 0:
+	case c.Stdout != nil:
 		return -1
 	}
 	return DefaultOutputLimit

@@ -97,7 +97,7 @@ mv -f "$1" "$__sb_t"
 const store = target + place + `
 __sb_store() {
 __sb_target "$1" || return
-if printf "$4" "$5" >"$__sb_d/$3" && __sb_place "$__sb_d/$3" "$2"; then return 0; fi
+printf "$4" "$5" >"$__sb_d/$3" && __sb_place "$__sb_d/$3" "$2" && return
 __sb_s=$?
 rm -f "$__sb_d/$3" 2>/dev/null
 return "$__sb_s"
@@ -116,7 +116,7 @@ printf "$3" "$4" >>"$__sb_t" || return
 const stage = target + `
 __sb_stage() {
 __sb_target "$1" || return
-if cat >"$__sb_d/$2" && wc -c <"$__sb_d/$2"; then return 0; fi
+cat >"$__sb_d/$2" && wc -c <"$__sb_d/$2" && return
 __sb_s=$?
 rm -f "$__sb_d/$2" 2>/dev/null
 return "$__sb_s"
