@@ -57,6 +57,14 @@ func TestAttachedWorker(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, bytes.Equal(data, out), "%d bytes came back", len(out))
 
+	long := strings.Repeat("# a long script\n", 20_000)
+	for _, stdin := range []string{"", "input\n"} {
+		cmd := sb.ScriptCommand(long + "cat; echo end")
+		cmd.Stdin = strings.NewReader(stdin)
+		out, err := cmd.Output(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, stdin+"end\n", string(out))
+	}
 	both, err := sb.Command("sh", "-c", "echo 1; echo 2 >&2; echo 3").CombinedOutput(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "1\n2\n3\n", string(both))
@@ -176,9 +184,9 @@ func TestSilentWorker(t *testing.T) {
 
 func TestBeatingWorkerStays(t *testing.T) {
 	r := startRig(t)
-	g := r.gateway(func(c *gateway.Config) { c.WorkerSilence = 2 * time.Second })
-	sb, ended := r.plainWorker(g.addr, func(w *plainrelay.Worker) { w.Heartbeat = 100 * time.Millisecond })
-	require.NoError(t, sb.Command("sleep", "3").Run(t.Context()))
+	g := r.gateway(func(c *gateway.Config) { c.WorkerSilence = time.Second })
+	sb, ended := r.plainWorker(g.addr, func(w *plainrelay.Worker) { w.Heartbeat = 50 * time.Millisecond })
+	require.NoError(t, sb.Command("sleep", "1.5").Run(t.Context())) // longer than it may be silent
 	select {
 	case err := <-ended:
 		t.Fatalf("it was ended: %v", err)

@@ -44,7 +44,8 @@ func (w *worker) serveShell(ctx context.Context, m *sandbusv1.ShellRunRequest) (
 	if err != nil {
 		return nil, err
 	}
-	exec := &sandboxv1.Exec{Command: text, Stdin: m.GetStdin(), TimeoutS: seconds(l.timeout)}
+	exec := &sandboxv1.Exec{TimeoutS: seconds(l.timeout)}
+	exec.Command, exec.Stdin = relay.Fit(text, m.GetStdin())
 	if err := checkText(exec); err != nil {
 		return nil, err
 	}
@@ -161,6 +162,7 @@ func (w *worker) begin(ctx context.Context, r *bus.Request, out *bus.Sender, x *
 		}
 		exec.Stdin = stdin
 	}
+	exec.Command, exec.Stdin = relay.Fit(exec.GetCommand(), exec.GetStdin())
 	if err := ctx.Err(); err != nil {
 		return &sandbusv1.StreamEnd{Outcome: &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_ABORTED}}
 	}
@@ -245,7 +247,7 @@ func shellText(script, dir string, env []*sandbusv1.EnvVar, merge bool) (string,
 		fmt.Fprintf(&b, "export %s=%s\n", v.GetName(), transport.Quote(bus.FromText(v.GetValue(), v.GetValueRaw())))
 	}
 	b.WriteString(script)
-	return relay.Text(b.String()), nil
+	return b.String(), nil
 }
 
 func checkText(e *sandboxv1.Exec) error {

@@ -141,6 +141,12 @@ func TestTLS(t *testing.T) {
 	res, err := tr.Exec(t.Context(), transport.Command{Script: "echo hi"})
 	require.NoError(t, err)
 	require.Equal(t, "hi\n", string(res.Stdout))
+	stranger, err := relay.New(relay.Config{Addr: addr, Sandbox: "box", Token: harnessToken, TLS: &tls.Config{MinVersion: tls.VersionTLS13}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, stranger.Close()) }()
+	_, err = stranger.Exec(t.Context(), transport.Command{Script: "echo hi"})
+	require.ErrorIs(t, err, transport.ErrUnreachable)
+	require.ErrorContains(t, err, "certificate signed by unknown authority")
 }
 
 // anywhere is a listener off the loopback.

@@ -136,11 +136,11 @@ func (t *Transport) prepare(ctx context.Context, c *transport.Command) (*running
 		b.WriteString("export " + name + "=" + transport.Quote(value) + "\n")
 	}
 	b.WriteString(c.Script)
-	text := Text(b.String())
-	stdin, err := readInput(ctx, c.Stdin, maxText-len(text))
+	stdin, err := readInput(ctx, c.Stdin, maxText-b.Len())
 	if err != nil {
 		return nil, notRun(ctx, err)
 	}
+	text, stdin := Fit(b.String(), stdin)
 	if n := len(text) + len(stdin); n > maxText {
 		return nil, fmt.Errorf("command: script and input have more than %d bytes, which is what a relay takes in one message", maxText)
 	}

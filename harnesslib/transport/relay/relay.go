@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
@@ -68,7 +67,8 @@ type Transport struct {
 
 	mu      sync.Mutex // guards the fields below
 	closed  bool
-	dialErr error // why the latest try to connect has failed
+	failed  chan struct{} // closed by the next try to connect that fails
+	failure error         // why the latest one did
 	calls   sync.WaitGroup
 
 	files *shellfiles.Files
@@ -105,13 +105,13 @@ func New(cfg Config) (*Transport, error) {
 		return nil, fmt.Errorf("relay: abort window %s, connect timeout %s, ceiling %s: want zero or more, and a ceiling of at most %s",
 			cfg.AbortWindow, cfg.ConnectTimeout, cfg.Ceiling, transport.MaxTimeout)
 	}
-	t := &Transport{cfg: cfg}
+	t := &Transport{cfg: cfg, failed: make(chan struct{})}
 	t.life, t.end = context.WithCancelCause(context.Background())
 	creds := insecure.NewCredentials()
 	if cfg.TLS != nil {
 		creds = credentials.NewTLS(cfg.TLS)
 	}
-	t.conn, err = grpc.NewClient("passthrough:///"+cfg.Addr, grpc.WithTransportCredentials(creds),
+	t.conn, err = grpc.NewClient("passthrough:///"+cfg.Addr, grpc.WithTransportCredentials(&watched{creds, t.noteFailure}),
 		grpc.WithContextDialer(t.dial), grpc.WithConnectParams(grpc.ConnectParams{Backoff: redial, MinConnectTimeout: dialTimeout}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingEvery, Timeout: pingEvery}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
@@ -121,15 +121,6 @@ func New(cfg Config) (*Transport, error) {
 	t.client = sandboxv1.NewSandboxExecClient(t.conn)
 	t.files = shellfiles.New(t)
 	return t, nil
-}
-
-// dial keeps the reason why it fails: gRPC tells it only to calls that fail with it.
-func (t *Transport) dial(ctx context.Context, addr string) (net.Conn, error) {
-	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-	t.mu.Lock()
-	t.dialErr = err
-	t.mu.Unlock()
-	return c, err
 }
 
 // Files are done in POSIX shell.
@@ -167,46 +158,6 @@ func (t *Transport) enter() error {
 	}
 	t.calls.Add(1)
 	return nil
-}
-
-// connect waits for a connection. Without one nothing has been sent, which a call that fails would not tell.
-func (t *Transport) connect(ctx context.Context) error {
-	limit, cancel := context.WithTimeout(ctx, t.cfg.ConnectTimeout)
-	defer cancel()
-	for tried := false; ; {
-		state := t.conn.GetState()
-		switch state {
-		case connectivity.Ready:
-			return nil
-		case connectivity.Idle:
-			t.conn.Connect()
-		case connectivity.Connecting:
-			tried = true
-		case connectivity.TransientFailure:
-			if tried {
-				return t.unreachable(errors.New("no connection"))
-			}
-			t.conn.ResetConnectBackoff() // the failure may be an old one
-		case connectivity.Shutdown:
-			return transport.ErrClosed
-		}
-		if t.conn.WaitForStateChange(limit, state) {
-			continue
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return t.unreachable(fmt.Errorf("no connection within %s", t.cfg.ConnectTimeout))
-	}
-}
-
-func (t *Transport) unreachable(why error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.dialErr != nil {
-		why = t.dialErr
-	}
-	return fmt.Errorf("%w: relay %s: %w", transport.ErrUnreachable, t.cfg.Addr, why)
 }
 
 func (t *Transport) authorize(ctx context.Context) context.Context {

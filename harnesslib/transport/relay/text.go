@@ -26,3 +26,22 @@ func Text(script string) string {
 	b.WriteString(".')\n" + `eval "unset _sandbus_text` + "\n" + `${_sandbus_text%.}"`)
 	return b.String()
 }
+
+// maxCommand is how long a command may be that a worker gives to "bash -c" as one argument, in bytes: Linux takes
+// 131,071.
+const maxCommand = 100 << 10
+
+// Fit makes shell text and its standard input those of one Exec: Text, and a text that is too long for a worker's
+// argument list goes in front of the input, from where the shell at the far end reads it.
+func Fit(script string, stdin []byte) (command string, input []byte) {
+	script = Text(script)
+	if len(script) <= maxCommand {
+		return script, stdin
+	}
+	take := "cat"
+	if len(stdin) > 0 { // not a byte more than the script is to be read: dd keeps to that, head need not
+		take = fmt.Sprintf("{ dd bs=%d count=1 iflag=fullblock 2>/dev/null || dd bs=1 count=%d 2>/dev/null; }", len(script), len(script))
+	}
+	return "_sandbus_text=$(" + take + "; printf .)\n" + `eval "unset _sandbus_text` + "\n" + `${_sandbus_text%.}"`,
+		append([]byte(script), stdin...)
+}
