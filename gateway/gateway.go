@@ -111,11 +111,19 @@ func setDefault(d *time.Duration, value time.Duration) {
 // ErrNoTLS says that a listener off the loopback would carry tokens in the clear.
 var ErrNoTLS = errors.New("not on the loopback, and without TLS tokens could be read on the way")
 
+// CheckListener says whether Serve would take a listener. Errors: ErrNoTLS.
+func (g *Gateway) CheckListener(ln net.Listener) error {
+	if g.cfg.TLS == nil && !g.cfg.InsecureNoTLS && !onLoopback(ln.Addr()) {
+		return fmt.Errorf("gateway on %s: %w", ln.Addr(), ErrNoTLS)
+	}
+	return nil
+}
+
 // Serve serves until ctx ends, lets calls go on for the grace, and closes the listener. Errors: ErrNoTLS; the hub cannot
 // be reached or refuses the credential (*bus.ConnectError); the listener's.
 func (g *Gateway) Serve(ctx context.Context, ln net.Listener) error {
-	if g.cfg.TLS == nil && !g.cfg.InsecureNoTLS && !onLoopback(ln.Addr()) {
-		return errors.Join(fmt.Errorf("gateway on %s: %w", ln.Addr(), ErrNoTLS), ln.Close())
+	if err := g.CheckListener(ln); err != nil {
+		return errors.Join(err, ln.Close())
 	}
 	hub, err := harnesslib.Connect(ctx, g.cfg.Hub)
 	if err != nil {

@@ -65,14 +65,23 @@ func (s *session) Close() {
 	}
 }
 
-// connect finds a hub; where there is none and own is set, it starts one with a worker for the current directory.
-func (a *app) connect(ctx context.Context, own bool) (*session, error) {
+// harnessConfig is how the command line and the environment want to reach a hub.
+func (a *app) harnessConfig() (harnesslib.Config, error) {
 	cfg := harnesslib.Config{
 		URL: or(a.url, os.Getenv("SANDBUS_URL")), Credentials: or(a.creds, os.Getenv("SANDBUS_CREDS")),
 		Zone: or(a.zone, os.Getenv("SANDBUS_ZONE")), Logger: a.logger(),
 	}
 	if cfg.Credentials == "" {
 		cfg.Token = os.Getenv("SANDBUS_TOKEN")
+	}
+	return cfg, nil
+}
+
+// connect finds a hub; where there is none and own is set, it starts one with a worker for the current directory.
+func (a *app) connect(ctx context.Context, own bool) (*session, error) {
+	cfg, err := a.harnessConfig()
+	if err != nil {
+		return nil, err
 	}
 	if cfg.URL != "" {
 		return open(ctx, cfg, "", nil)
