@@ -282,3 +282,34 @@ func TestLongCommandsDoNotKeepTheFastTier(t *testing.T) {
 	r.eventually(func() bool { return r.lines("long") == 6 }, "all run")
 	c.run(t.Context(), "box", &sandboxv1.Exec{ReqId: 77, Command: "true"}).exited(t, 0)
 }
+
+// TestNativeIsAsTheShell compares what native file operations answer with what the shell does.
+func TestNativeIsAsTheShell(t *testing.T) {
+	r := startRig(t)
+	with := dial(t, r.gateway(nil).addr, harnessToken)
+	without := dial(t, r.gateway(func(c *gateway.Config) { c.NoNative = true }).addr, harnessToken)
+	data := bytes.Repeat([]byte{0, 1, 0xff, '\n'}, 1000)
+	for name, b := range map[string][]byte{"file": data, "a b": data, "empty": nil, "large": bytes.Repeat(data, 100), "-n": data} {
+		require.NoError(t, os.WriteFile(filepath.Join(r.dir, name), b, 0o600))
+	}
+	require.NoError(t, os.Mkdir(filepath.Join(r.dir, "dir"), 0o755))
+	require.NoError(t, os.Symlink("file", filepath.Join(r.dir, "link")))
+	require.NoError(t, os.Symlink("/proc/self/comm", filepath.Join(r.dir, "proc")))
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(r.dir, "broken")))
+	require.NoError(t, syscall.Mkfifo(filepath.Join(r.dir, "fifo"), 0o600))
+	commands := []string{"cat -n", "cat -- -n", "cat", "cat file file", "cat /proc/self/comm", "test file", "test -r", "[ -r file", "[ -r file ] "}
+	for _, name := range []string{"file", "'a b'", "empty", "large", "dir", "link", "proc", "broken", "none", "''", r.dir + "/file", "./dir/../file", "file/x"} {
+		commands = append(commands, "cat "+name)
+		for _, op := range []string{"-e", "-f", "-d", "-s", "-r", "-L", "-x"} {
+			commands = append(commands, "test "+op+" "+name)
+		}
+	}
+	for i, command := range append(commands, "test -p fifo", "test -r fifo", "test -e fifo") {
+		a := with.run(t.Context(), "box", &sandboxv1.Exec{ReqId: uint64(i), Command: command})
+		b := without.run(t.Context(), "box", &sandboxv1.Exec{ReqId: uint64(i) + 1000, Command: command})
+		require.NotNil(t, a.end, command)
+		require.Equal(t, b.end.GetExitCode(), a.end.GetExitCode(), command)
+		require.True(t, bytes.Equal(b.stdout.Bytes(), a.stdout.Bytes()), command)
+		require.Equal(t, b.stderr.String(), a.stderr.String(), command)
+	}
+}

@@ -56,6 +56,9 @@ type Config struct {
 	// FastWait is how long a command waits for one of the fast tier's places before it gets a process of its own; zero
 	// means 250 ms.
 	FastWait time.Duration
+	// NoNative has the shell answer also what the worker's native file operations could (cat FILE, test -r FILE and the
+	// like): for sandboxes whose commands run under another uid than their worker.
+	NoNative bool
 	// Logger gets ids and sizes, never contents; nil discards.
 	Logger *slog.Logger
 }

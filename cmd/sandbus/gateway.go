@@ -20,7 +20,7 @@ import (
 // gatewayFlags are the flags of the gateway.
 type gatewayFlags struct {
 	listen, tokens, cert, key, sandboxCreds string
-	insecure                                bool
+	insecure, noNative                      bool
 	grace                                   time.Duration
 }
 
@@ -59,13 +59,15 @@ Several gateways may run at one hub.`,
 	f.StringVar(&flags.key, "tls-key", "", "PEM `file` with the certificate's key")
 	f.StringVar(&flags.sandboxCreds, "sandbox-creds", "", "`directory` with the credentials of attached workers, one ID.creds each")
 	f.BoolVar(&flags.insecure, "insecure-no-tls", false, "listen off the loopback without TLS: tokens and output can be read on the way")
+	f.BoolVar(&flags.noNative, "no-native", false,
+		"have the shell answer also \"cat FILE\" and \"test -r FILE\": for workers whose commands run under another uid than theirs")
 	f.DurationVar(&flags.grace, "grace", 10*time.Second, "how long commands may go on when it is told to end")
 	return c
 }
 
 func (a *app) serveGateway(c *cobra.Command, flags gatewayFlags) error {
 	ctx := c.Context()
-	cfg := gateway.Config{InsecureNoTLS: flags.insecure, Grace: flags.grace, Logger: a.logger()}
+	cfg := gateway.Config{InsecureNoTLS: flags.insecure, NoNative: flags.noNative, Grace: flags.grace, Logger: a.logger()}
 	var err error
 	switch {
 	case flags.tokens == "":

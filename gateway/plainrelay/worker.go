@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -186,11 +187,7 @@ func (l *link) run(ctx context.Context, cancel context.CancelCauseFunc, e *sandb
 	}
 	out := &output{link: l, exec: e, stream: sandboxv1.Stream_STREAM_STDOUT, cancel: cancel}
 	errs := &output{link: l, exec: e, stream: sandboxv1.Stream_STREAM_STDERR, cancel: cancel}
-	cmd.Stdout, cmd.Stderr = out, errs
-	err := cmd.Run()
-	if cmd.Process != nil {
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it has left behind; mostly nothing
-	}
+	err := runInto(cmd, out, errs)
 	out.flush()
 	errs.flush()
 	switch cause := context.Cause(ctx); {
@@ -211,6 +208,46 @@ func (l *link) run(ctx context.Context, cancel context.CancelCauseFunc, e *sandb
 	}
 }
 
+// runInto runs a command and copies its outputs, for as long as they come; one that a process holds which the command has
+// left behind is given up when nothing comes for a while.
+func runInto(cmd *exec.Cmd, out, errs *output) error {
+	var pipes [4]*os.File
+	defer func() {
+		for _, f := range pipes {
+			if f != nil {
+				_ = f.Close() // closed already, or read to its end
+			}
+		}
+	}()
+	for i := range 2 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		pipes[i], pipes[2+i] = r, w
+	}
+	cmd.Stdout, cmd.Stderr = pipes[2], pipes[3]
+	err := cmd.Start()
+	for i := range 2 {
+		_ = pipes[2+i].Close() // the command has its own
+	}
+	if err != nil {
+		return err
+	}
+	var copies sync.WaitGroup
+	exited := make(chan struct{})
+	copies.Go(func() { out.copy(pipes[0], exited) })
+	copies.Go(func() { errs.copy(pipes[1], exited) })
+	err = cmd.Wait()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it has left behind; mostly nothing
+	close(exited)
+	for i := range 2 {
+		_ = pipes[i].SetReadDeadline(time.Now().Add(heldFor)) // a pipe has deadlines
+	}
+	copies.Wait()
+	return err
+}
+
 func (l *link) end(e *sandboxv1.Exec, code int32, truncated bool) {
 	l.sendFrame(&sandboxv1.WorkerFrame{Msg: &sandboxv1.WorkerFrame_End{End: &sandboxv1.End{ReqId: e.GetReqId(), ExitCode: code, Truncated: truncated}}})
 }
@@ -228,18 +265,33 @@ type output struct {
 	buf    []byte // of a command that does not stream
 }
 
-func (o *output) Write(p []byte) (int, error) {
+// copy takes what comes. Once the command has exited, each wait for more is bounded.
+func (o *output) copy(r *os.File, exited <-chan struct{}) {
+	buf := make([]byte, maxChunk)
+	for {
+		n, err := r.Read(buf)
+		o.write(buf[:n])
+		if err != nil {
+			return
+		}
+		select {
+		case <-exited:
+			_ = r.SetReadDeadline(time.Now().Add(heldFor)) // a pipe has deadlines
+		default:
+		}
+	}
+}
+
+func (o *output) write(p []byte) {
 	if o.exec.GetStreaming() {
 		o.send(p)
-		return len(p), nil
+		return
 	}
 	if room := collected - len(o.buf); len(p) > room {
-		o.buf = append(o.buf, p[:room]...)
+		p = p[:room]
 		o.cancel(errTooMuch)
-		return len(p), nil
 	}
 	o.buf = append(o.buf, p...)
-	return len(p), nil
 }
 
 func (o *output) flush() { o.send(o.buf) }
