@@ -7,6 +7,9 @@
 //
 // # What holds
 //
+// File commands that harnesses send most ("cat FILE", "test -r FILE") are answered by the worker's native file
+// operations, where that gives just what the shell would have; see native.
+//
 // Nobody does anything without a token (see [Tokens]); a file of tokens that cannot be read refuses everybody. What is
 // known is said: a command that did not run ends with an ExecError, one that ran with an End. What is not known is an
 // error status of the stream, and neither of the two.
