@@ -26,7 +26,7 @@ import (
 	"github.com/sandbus/sandbus/workerd"
 )
 
-// This binary is all three processes: the environment says which.
+// This binary is all processes: the environment says which.
 const (
 	roleVar = "BENCH_ROLE"
 	urlVar  = "BENCH_URL"
@@ -44,6 +44,12 @@ func TestMain(m *testing.M) {
 		run = func() int { return role(hubProcess) }
 	case "worker":
 		run = func() int { return role(workerProcess) }
+	case "gateway":
+		run = func() int { return role(gatewayProcess) }
+	case "plain relay":
+		run = func() int { return role(plainRelayProcess) }
+	case "plain worker":
+		run = func() int { return role(plainWorkerProcess) }
 	}
 	os.Exit(run()) //nolint:forbidigo // a test's main
 }
