@@ -31,6 +31,8 @@ type Presence struct {
 	Shells       []string          `json:"shells,omitempty"`
 	Version      string            `json:"version"`
 	Draining     bool              `json:"draining,omitempty"`
+	Worker       *Privileges       `json:"worker,omitempty"`   // of the worker's process; nil when it did not say
+	Commands     *Privileges       `json:"commands,omitempty"` // of the commands that it runs; nil when it did not say
 	Started      time.Time         `json:"started"`   // when the registrar first heard of the instance
 	LastBeat     time.Time         `json:"last_beat"` // by the registrar's clock
 }
