@@ -33,6 +33,7 @@ type Presence struct {
 	Draining     bool              `json:"draining,omitempty"`
 	Worker       *Privileges       `json:"worker,omitempty"`   // of the worker's process; nil when it did not say
 	Commands     *Privileges       `json:"commands,omitempty"` // of the commands that it runs; nil when it did not say
+	Files        *Privileges       `json:"files,omitempty"`    // of file operations; nil when it did not say
 	Started      time.Time         `json:"started"`   // when the registrar first heard of the instance
 	LastBeat     time.Time         `json:"last_beat"` // by the registrar's clock
 }

@@ -222,7 +222,8 @@ func (r *Registrar) adopt(ctx context.Context, s Subject, data []byte, answer *s
 		Zone: s.Zone, Sandbox: s.Sandbox, Instance: InstanceID(h.GetInstance()), Protocol: h.GetProtocol(),
 		Features: h.GetFeatures(), Labels: h.GetLabels(), Capabilities: h.GetCapabilities(), Image: h.GetImage(),
 		Arch: h.GetArch(), OS: h.GetOs(), Trust: h.GetTrust(), Slots: h.GetSlots(), Shells: h.GetShells(),
-		Version: h.GetVersion(), Started: now, Worker: privileges(h.GetWorker()), Commands: privileges(h.GetCommands()),
+		Version: h.GetVersion(), Started: now,
+		Worker: privileges(h.GetWorker()), Commands: privileges(h.GetCommands()), Files: privileges(h.GetFiles()),
 	}
 	if p.Trust == "" {
 		p.Trust = "untrusted"

@@ -10,8 +10,8 @@ var ErrRequirement = errors.New("the sandbox is not what was required")
 
 // Requirements are what a harness demands of a sandbox before it uses it. The zero value demands nothing.
 type Requirements struct {
-	// RequireUnprivileged refuses a sandbox whose worker or commands run as root, have a capability, or can gain one
-	// (no_new_privs is not set), and one that does not say. It is the sandbox's own word: it tells a misconfigured
+	// RequireUnprivileged refuses a sandbox whose commands or file operations run as root, have a capability, or can gain
+	// one (no_new_privs is not set), and one that does not say. It is the sandbox's own word: it tells a misconfigured
 	// sandbox from a right one, and does not catch a sandbox that lies.
 	RequireUnprivileged bool
 	// RequireTrust refuses a sandbox whose operator did not vouch for it: "trusted". "untrusted" and empty take both
@@ -48,10 +48,10 @@ func (r Requirements) Check(info SandboxInfo) error {
 	}
 	const want = "an unprivileged one"
 	switch {
-	case info.Worker == nil || info.Commands == nil:
+	case info.Commands == nil || info.Files == nil:
 		return &RequirementError{Sandbox: string(info.Sandbox), Want: want, Got: "silent about its privileges"}
-	case info.Worker.Privileged():
-		return &RequirementError{Sandbox: string(info.Sandbox), Want: want, Got: "one whose worker has " + info.Worker.String()}
+	case info.Files.Privileged():
+		return &RequirementError{Sandbox: string(info.Sandbox), Want: want, Got: "one whose file operations have " + info.Files.String()}
 	case info.Commands.Privileged():
 		return &RequirementError{Sandbox: string(info.Sandbox), Want: want, Got: "one whose commands have " + info.Commands.String()}
 	}

@@ -21,19 +21,19 @@ func TestRequirements(t *testing.T) {
 		"not trusted":        {Requirements{RequireTrust: "trusted"}, SandboxInfo{Trust: "untrusted"}, `want a trusted one, it is "untrusted"`},
 		"no such trust":      {Requirements{RequireTrust: "very"}, SandboxInfo{}, `"very"`},
 		"silent":             {Requirements{RequireUnprivileged: true}, SandboxInfo{}, "silent"},
-		"silent of commands": {Requirements{RequireUnprivileged: true}, SandboxInfo{Worker: plain}, "silent"},
-		"plain":              {Requirements{RequireUnprivileged: true}, SandboxInfo{Worker: plain, Commands: plain}, ""},
+		"silent of commands": {Requirements{RequireUnprivileged: true}, SandboxInfo{Files: plain}, "silent"},
+		"plain":              {Requirements{RequireUnprivileged: true}, SandboxInfo{Files: plain, Commands: plain}, ""},
 		"root": {
 			Requirements{RequireUnprivileged: true},
-			SandboxInfo{Worker: plain, Commands: &bus.Privileges{NoNewPrivs: true}}, "commands have uid 0",
+			SandboxInfo{Files: plain, Commands: &bus.Privileges{NoNewPrivs: true}}, "commands have uid 0",
 		},
 		"capable": {
 			Requirements{RequireUnprivileged: true},
-			SandboxInfo{Worker: &bus.Privileges{UID: 1, Capabilities: 1 << 21, NoNewPrivs: true}, Commands: plain}, "capabilities 0x200000",
+			SandboxInfo{Files: &bus.Privileges{UID: 1, Capabilities: 1 << 21, NoNewPrivs: true}, Commands: plain}, "capabilities 0x200000",
 		},
 		"sudo": {
 			Requirements{RequireUnprivileged: true},
-			SandboxInfo{Worker: plain, Commands: &bus.Privileges{UID: 1}}, "may gain more",
+			SandboxInfo{Files: plain, Commands: &bus.Privileges{UID: 1}}, "may gain more",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,7 +51,9 @@ type Hello struct {
 	// worker is what the worker's own process may do, as it says itself; absent when it cannot tell.
 	Worker *Privileges `protobuf:"bytes,13,opt,name=worker,proto3" json:"worker,omitempty"`
 	// commands is what the commands that it runs may do, as it says itself; absent when it cannot tell.
-	Commands      *Privileges `protobuf:"bytes,14,opt,name=commands,proto3" json:"commands,omitempty"`
+	Commands *Privileges `protobuf:"bytes,14,opt,name=commands,proto3" json:"commands,omitempty"`
+	// files is what file operations may do, as it says itself; absent when it cannot tell. They run no programs.
+	Files         *Privileges `protobuf:"bytes,15,opt,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -180,6 +182,13 @@ func (x *Hello) GetWorker() *Privileges {
 func (x *Hello) GetCommands() *Privileges {
 	if x != nil {
 		return x.Commands
+	}
+	return nil
+}
+
+func (x *Hello) GetFiles() *Privileges {
+	if x != nil {
+		return x.Files
 	}
 	return nil
 }
@@ -481,7 +490,7 @@ var File_sandbus_v1_presence_proto protoreflect.FileDescriptor
 const file_sandbus_v1_presence_proto_rawDesc = "" +
 	"\n" +
 	"\x19sandbus/v1/presence.proto\x12\n" +
-	"sandbus.v1\x1a\x17sandbus/v1/common.proto\"\xed\x03\n" +
+	"sandbus.v1\x1a\x17sandbus/v1/common.proto\"\x9b\x04\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\x05R\bprotocol\x12\x1a\n" +
@@ -497,7 +506,8 @@ const file_sandbus_v1_presence_proto_rawDesc = "" +
 	"\x06shells\x18\v \x03(\tR\x06shells\x12\x18\n" +
 	"\aversion\x18\f \x01(\tR\aversion\x12.\n" +
 	"\x06worker\x18\r \x01(\v2\x16.sandbus.v1.PrivilegesR\x06worker\x122\n" +
-	"\bcommands\x18\x0e \x01(\v2\x16.sandbus.v1.PrivilegesR\bcommands\x1a9\n" +
+	"\bcommands\x18\x0e \x01(\v2\x16.sandbus.v1.PrivilegesR\bcommands\x12,\n" +
+	"\x05files\x18\x0f \x01(\v2\x16.sandbus.v1.PrivilegesR\x05files\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"v\n" +
@@ -550,12 +560,13 @@ var file_sandbus_v1_presence_proto_depIdxs = []int32{
 	5, // 0: sandbus.v1.Hello.labels:type_name -> sandbus.v1.Hello.LabelsEntry
 	1, // 1: sandbus.v1.Hello.worker:type_name -> sandbus.v1.Privileges
 	1, // 2: sandbus.v1.Hello.commands:type_name -> sandbus.v1.Privileges
-	6, // 3: sandbus.v1.HelloResponse.error:type_name -> sandbus.v1.Error
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	1, // 3: sandbus.v1.Hello.files:type_name -> sandbus.v1.Privileges
+	6, // 4: sandbus.v1.HelloResponse.error:type_name -> sandbus.v1.Error
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_sandbus_v1_presence_proto_init() }
