@@ -34,8 +34,8 @@ type Presence struct {
 	Worker       *Privileges       `json:"worker,omitempty"`   // of the worker's process; nil when it did not say
 	Commands     *Privileges       `json:"commands,omitempty"` // of the commands that it runs; nil when it did not say
 	Files        *Privileges       `json:"files,omitempty"`    // of file operations; nil when it did not say
-	Started      time.Time         `json:"started"`   // when the registrar first heard of the instance
-	LastBeat     time.Time         `json:"last_beat"` // by the registrar's clock
+	Started      time.Time         `json:"started"`            // when the registrar first heard of the instance
+	LastBeat     time.Time         `json:"last_beat"`          // by the registrar's clock
 }
 
 // Target is where requests to the worker go.
