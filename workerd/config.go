@@ -59,8 +59,8 @@ type Config struct {
 	MaxProcs, MaxFiles, MaxFileSize int64
 	// MaxExecs is how many streaming execs may be alive at once; zero means 1024.
 	MaxExecs int
-	// MaxOutput is how many bytes of output an exec may ask for; zero means what the protocol has: 1 GiB or no limit when
-	// streaming, 32 MiB on the fast tier.
+	// MaxOutput is the highest output limit of an exec, in bytes: one that asks for more, or for none, gets that. Zero
+	// means what the protocol has: 1 GiB or no limit when streaming, 32 MiB on the fast tier.
 	MaxOutput int64
 	// SpoolTotal is how many bytes the files with the full output of execs may take together: when a new one needs room,
 	// the oldest of execs that have ended go. Zero means 4 GiB.

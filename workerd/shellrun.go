@@ -77,14 +77,11 @@ func (w *Worker) shellCommand(req *sandbusv1.ShellRunRequest) (c shell.Command, 
 	if c.Limit < 0 || c.Limit > maxOutput {
 		return c, invalid("output limit %d: want 1 to %d bytes, or 0 for %d", c.Limit, maxOutput, defaultOutput)
 	}
-	if most := w.cfg.MaxOutput; most > 0 && c.Limit > most {
-		return c, invalid("output limit %d: this worker gives an exec at most %d bytes of output", c.Limit, most)
-	}
 	if c.Limit == 0 {
 		c.Limit = defaultOutput
-		if most := w.cfg.MaxOutput; most > 0 {
-			c.Limit = min(c.Limit, most)
-		}
+	}
+	if most := w.cfg.MaxOutput; most > 0 {
+		c.Limit = min(c.Limit, most)
 	}
 	return c, nil
 }

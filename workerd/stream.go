@@ -434,7 +434,7 @@ func (w *Worker) specCommand(s *execs.Spec, m *sandbusv1.ExecStartRequest) error
 	return nil
 }
 
-// specOutput checks what is asked of the output; most, when not zero, is the operator's bound.
+// specOutput checks what is asked of the output; most, when not zero, is the operator's bound and all that one gets.
 func specOutput(s *execs.Spec, m *sandbusv1.ExecStartRequest, most int64) error {
 	s.HeadTail = m.GetOutputMode() == sandbusv1.OutputMode_OUTPUT_MODE_HEADTAIL
 	bound := int64(maxStopLimit)
@@ -445,14 +445,12 @@ func specOutput(s *execs.Spec, m *sandbusv1.ExecStartRequest, most int64) error 
 	switch {
 	case s.Limit == 0:
 		s.Limit = defaultOutput
-		if most > 0 {
-			s.Limit = min(s.Limit, most)
-		}
-	case most > 0 && (s.Limit < 0 || s.Limit > most):
-		return invalid("output limit %d: this worker gives an exec at most %d bytes of output", s.Limit, most)
 	case s.Limit == noLimit && !s.HeadTail:
 	case s.Limit < 0 || s.Limit > bound:
 		return invalid("output limit %d: want 1 to %d bytes, 0 for %d, or -1 for none (not with headtail)", s.Limit, bound, defaultOutput)
+	}
+	if most > 0 && (s.Limit < 0 || s.Limit > most) {
+		s.Limit = most
 	}
 	s.SpoolLimit = m.GetSpoolLimit()
 	if s.SpoolLimit < 0 || s.SpoolLimit > maxSpool {

@@ -92,7 +92,7 @@ func (o *options) settings() []*setting {
 		{name: "max-files", help: "files that a command may have open, 32 or more (default: the worker's own limit)", set: size(&o.cfg.MaxFiles)},
 		{name: "max-file-size", help: "bytes of a file that a command writes, such as 2G (default: the worker's own limit)", set: size(&o.cfg.MaxFileSize)},
 		{name: "max-execs", help: "streaming execs alive at once, 1 to 65535 (default 1024)", set: number(&o.cfg.MaxExecs, 65535)},
-		{name: "max-output", help: "bytes of output that an exec may ask for, such as 64M (default: 1G, or no limit)", set: size(&o.cfg.MaxOutput)},
+		{name: "max-output", help: "the highest output limit of an exec in bytes, such as 64M (default: none)", set: size(&o.cfg.MaxOutput)},
 		{name: "spool-total", help: "bytes that the files with full output take together; the oldest go first (default 4G)", set: size(&o.cfg.SpoolTotal)},
 		{name: "dial-anywhere", help: "harnesses may connect to every address that the sandbox reaches, not only to its loopback: true or false (default false)", set: boolean(&o.cfg.DialAnywhere)},
 		{name: "connect-timeout", help: "how long to try to reach the hub at the start, such as 30s (default: for ever)", set: duration(&o.cfg.ConnectTimeout)},
