@@ -588,7 +588,7 @@ func (c *Cmd) finish(f bus.Frame) error {
 		return err
 	}
 	c.Running = end.GetRunning()
-	c.SpoolPath, c.SpoolOmitted, c.SpoolError = end.GetSpoolPath(), end.GetSpoolOmitted(), end.GetSpoolError()
+	c.SpoolPath, c.SpoolOmitted, c.SpoolError = end.GetSpoolPath(), end.GetSpoolOmitted(), bus.Printable(end.GetSpoolError())
 	c.Usage = Usage{micros(end.GetUsage().GetUserUs()), micros(end.GetUsage().GetSystemUs()), end.GetUsage().GetMaxRssBytes()}
 	c.Timing = timing(end.GetTiming())
 	if c.Running {
