@@ -40,7 +40,9 @@ func (n *network) startProcess(t *testing.T, cmd *exec.Cmd, env ...string) *exec
 }
 
 // secrets are the parts of a token that must be seen nowhere.
-func secrets(token string) []string { return []string{token, token[strings.LastIndexByte(token, '.')+1:]} }
+func secrets(token string) []string {
+	return []string{token, token[strings.LastIndexByte(token, '.')+1:]}
+}
 
 // look prints all that a command can see of environments and arguments, its own and others'.
 const look = `echo own:; env; cat /proc/self/environ /proc/$$/environ; echo; echo parent:; cat /proc/$PPID/environ; echo; echo arguments:;
