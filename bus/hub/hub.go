@@ -26,6 +26,8 @@ type Config struct {
 	Dir string
 	// Port is the TCP port on 127.0.0.1; zero means a free one, and NoListen means none at all.
 	Port int
+	// NoRegistrar leaves presence to registrars that run elsewhere.
+	NoRegistrar bool
 	// Logger gets the registrar's and the server's messages; nil discards them.
 	Logger *slog.Logger
 }
@@ -82,8 +84,10 @@ func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if err := h.serve(); err != nil {
 		return nil, err
 	}
-	if err := h.startRegistrar(ctx); err != nil {
-		return nil, err
+	if !cfg.NoRegistrar {
+		if err := h.startRegistrar(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if err := h.state.publish(State{URL: h.URL(), Key: h.minter.Key(), PID: os.Getpid()}); err != nil {
 		return nil, err

@@ -65,8 +65,8 @@ func (s *session) Close() {
 	}
 }
 
-// connect finds a hub; where there is none and own is set, it starts one with a worker for the current directory.
-func (a *app) connect(ctx context.Context, own bool) (*session, error) {
+// harnessConfig is how the command line and the environment want to reach a hub.
+func (a *app) harnessConfig() (harnesslib.Config, error) {
 	cfg := harnesslib.Config{
 		URL: or(a.url, os.Getenv("SANDBUS_URL")), Credentials: or(a.creds, os.Getenv("SANDBUS_CREDS")),
 		Zone: or(a.zone, os.Getenv("SANDBUS_ZONE")), Logger: a.logger(),
@@ -74,29 +74,48 @@ func (a *app) connect(ctx context.Context, own bool) (*session, error) {
 	if cfg.Credentials == "" {
 		cfg.Token = os.Getenv("SANDBUS_TOKEN")
 	}
+	return cfg, nil
+}
+
+// findHub completes a configuration that names no hub by the one that runs on this machine. Errors: errNoHub.
+func (a *app) findHub(cfg *harnesslib.Config) error {
 	if cfg.URL != "" {
-		return open(ctx, cfg, "", nil)
+		return nil
 	}
 	dir, err := a.dir()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	st, minter, found, err := hub.Find(dir)
 	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%w (looked in %s); start one by \"sandbus up\", or name one by --hub", errNoHub, dir)
+	}
+	cred, err := minter.Issue(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: harnessName()})
+	if err != nil {
+		return err
+	}
+	cfg.URL, cfg.Token, cfg.Credentials = st.URL, cred.Token(), ""
+	return nil
+}
+
+var errNoHub = errors.New("no hub: none runs on this machine")
+
+// connect finds a hub; where there is none and own is set, it starts one with a worker for the current directory.
+func (a *app) connect(ctx context.Context, own bool) (*session, error) {
+	cfg, err := a.harnessConfig()
+	if err != nil {
 		return nil, err
 	}
-	if found {
-		cred, err := minter.Issue(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: harnessName()})
-		if err != nil {
-			return nil, err
-		}
-		cfg.URL, cfg.Token, cfg.Credentials = st.URL, cred.Token(), ""
-		return open(ctx, cfg, "", nil)
+	switch err := a.findHub(&cfg); {
+	case own && errors.Is(err, errNoHub):
+		return a.startOwn(ctx, cfg)
+	case err != nil:
+		return nil, err
 	}
-	if !own {
-		return nil, fmt.Errorf("no hub: none runs on this machine (looked in %s); start one by \"sandbus up\", or name one by --hub", dir)
-	}
-	return a.startOwn(ctx, cfg)
+	return open(ctx, cfg, "", nil)
 }
 
 func open(ctx context.Context, cfg harnesslib.Config, only string, stop func()) (*session, error) {
