@@ -17,7 +17,7 @@ const workerVar = "SANDBUS_TEST_WORKER"
 func TestMain(m *testing.M) {
 	if os.Getenv(workerVar) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		code := command.Run(ctx, "worker", nil, os.Getenv, os.Stdout, os.Stderr, nil, "test")
+		code := command.Run(ctx, "worker", os.Args[1:], os.Getenv, os.Stdout, os.Stderr, nil, "test")
 		stop()
 		os.Exit(code) //nolint:forbidigo // a test's main
 	}

@@ -192,6 +192,9 @@ func (c *Caller) request(ctx context.Context, t Target, subject string, id, op O
 			if r.err != nil {
 				return r.err
 			}
+			if err := checkShape(r.data, resp.ProtoReflect().Descriptor()); err != nil {
+				return err
+			}
 			if err := unmarshal(r.data, false, resp); err != nil {
 				return &StreamError{Rule: fmt.Sprintf("the answer to op %s is no %s", op, resp.ProtoReflect().Descriptor().Name())}
 			}

@@ -89,7 +89,7 @@ func FromWire(e *sandbusv1.Error) error {
 	if e == nil {
 		return nil
 	}
-	return &Error{Code: e.GetCode(), Message: e.GetMessage(), Errno: e.GetErrno(), Path: FromText(e.GetPath(), e.GetPathRaw())}
+	return &Error{Code: e.GetCode(), Message: Printable(e.GetMessage()), Errno: e.GetErrno(), Path: FromText(e.GetPath(), e.GetPathRaw())}
 }
 
 // StreamError says that an end of a stream broke one of its rules; the stream is over.

@@ -33,6 +33,9 @@ type Presence struct {
 	Shells       []string          `json:"shells,omitempty"`
 	Version      string            `json:"version"`
 	Draining     bool              `json:"draining,omitempty"`
+	Worker       *Privileges       `json:"worker,omitempty"`    // of the worker's process; nil when it did not say
+	Commands     *Privileges       `json:"commands,omitempty"`  // of the commands that it runs; nil when it did not say
+	Files        *Privileges       `json:"files,omitempty"`     // of file operations; nil when it did not say
 	Suspect      bool              `json:"suspect,omitempty"`   // silent for longer than a live worker would be
 	Seq          uint64            `json:"seq"`                 // of the last beat
 	ServerID     string            `json:"server_id,omitempty"` // where the worker is connected, and its number there

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -87,6 +88,9 @@ func (r *Receiver) pop() (Frame, bool, error) {
 		return Frame{}, false, r.err
 	}
 	f := r.queue[0]
+	if _, broken := errors.AsType[*StreamError](r.err); broken && f.Kind == FrameEnd {
+		return Frame{}, false, r.err // an end that something follows is none
+	}
 	r.queue[0] = Frame{}
 	r.queue = r.queue[1:]
 	if f.Kind.counts() {

@@ -104,6 +104,7 @@ func (r *Registrar) adopt(ctx context.Context, s Subject, h *sandbusv1.Hello) (h
 			Arch: h.GetArch(), OS: h.GetOs(), Trust: h.GetTrust(), Slots: h.GetSlots(), Shells: h.GetShells(),
 			Version: h.GetVersion(), Started: now, LastBeat: now, Seq: h.GetSeq(),
 			ServerID: h.GetServerId(), ClientID: h.GetClientId(),
+			Worker: privileges(h.GetWorker()), Commands: privileges(h.GetCommands()), Files: privileges(h.GetFiles()),
 		}
 		if p.Trust == "" {
 			p.Trust = "untrusted"

@@ -44,6 +44,11 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 	s.in = newReceiver(ClampWindow(window), func(b []byte) error { return c.conn.publish(s.controlSubject("ack"), b) })
 	if input { // before anything can be heard that ends it
 		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
+		s.out.failed = func(err error) { // whoever breaks the rules of one direction is not trusted with the other
+			if _, broken := errors.AsType[*StreamError](err); broken {
+				s.in.fail(err)
+			}
+		}
 	}
 	reply := c.replySubject(t, op)
 	if err := c.register(op, &call{subject: reply, heard: s.heard, failed: s.fail}); err != nil {

@@ -98,6 +98,9 @@ type Cmd struct {
 	ctx      context.Context //nolint:containedctx // from Start to Wait, as in os/exec
 	feeder   sync.WaitGroup
 	fed      context.CancelCauseFunc
+	// overdue is when our own clock ends the command, zero for never. It stands still while our writers hold output up.
+	overdue time.Time
+	late    error // that it did
 }
 
 // Size is the size of a terminal, in characters.
@@ -290,6 +293,11 @@ func (c *Cmd) runFast(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.Timeout > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeoutCause(ctx, patience(c.Timeout, c.Grace), c.errLate())
+		defer stop()
+	}
 	op := bus.NewOpID()
 	if c.FastID != "" {
 		op = bus.OpID(c.FastID)
@@ -394,6 +402,9 @@ func (c *Cmd) Start(ctx context.Context) error {
 	if c.attach {
 		return c.startAttached()
 	}
+	if c.Timeout > 0 {
+		c.overdue = time.Now().Add(patience(c.Timeout, c.Grace))
+	}
 	if c.ID == "" {
 		c.ID = string(bus.NewOpID())
 	}
@@ -457,6 +468,25 @@ func sameWriter(a, b io.Writer) (same bool) {
 	return a != nil && a == b
 }
 
+// overdueAfter is what a worker needs at most, behind a command's time limit and grace, to take the rest of its output
+// and to say how it ended.
+const overdueAfter = 10 * time.Second
+
+// patience is when our own clock strikes, for a worker that does not keep a command's time limit.
+func patience(timeout, grace time.Duration) time.Duration {
+	if grace == 0 {
+		grace = defaultGrace
+	}
+	return timeout + grace + overdueAfter
+}
+
+func (c *Cmd) errLate() error {
+	return fmt.Errorf("%w: the sandbox did not end the command within %s", ErrTimedOut, patience(c.Timeout, c.Grace))
+}
+
+// defaultGrace is a worker's time from TERM to KILL.
+const defaultGrace = 2 * time.Second
+
 // begin waits for the stream's first frame.
 func (c *Cmd) begin(st *bus.Stream) error {
 	if st == nil { // it has begun already
@@ -485,16 +515,25 @@ func (c *Cmd) begin(st *bus.Stream) error {
 // next returns the next frame; when the caller's context ends it aborts the exec and goes on until the end is
 // confirmed.
 func (c *Cmd) next(st *bus.Stream) (bus.Frame, error) {
-	f, err := st.Next(c.ctx)
-	if err == nil || c.ctx.Err() == nil {
+	ctx := c.ctx
+	if !c.overdue.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, c.overdue, c.errLate())
+		defer cancel()
+	}
+	f, err := st.Next(ctx)
+	if err == nil || ctx.Err() == nil {
 		return f, err
 	}
-	if gone := c.sb.hub.caller.Gone(context.Cause(c.ctx)); gone != nil { // there is no way to ask for its end
+	if c.ctx.Err() == nil {
+		c.late = context.Cause(ctx)
+	}
+	if gone := c.sb.hub.caller.Gone(context.Cause(ctx)); gone != nil { // there is no way to ask for its end
 		return f, fmt.Errorf("%w: %w", ErrLost, gone)
 	}
 	limit, cancel := context.WithTimeoutCause(context.WithoutCancel(c.ctx), abortWindow, errUnconfirmed)
 	defer cancel()
-	_ = st.Abort(limit, "the caller's context ended") // what counts is the op's own end
+	_ = st.Abort(limit, "the caller gave up") // what counts is the op's own end
 	for {
 		f, err := st.Next(limit)
 		if errors.Is(err, errUnconfirmed) {
@@ -616,6 +655,10 @@ func (c *Cmd) reattach() error {
 }
 
 func (c *Cmd) output(f bus.Frame) error {
+	if !c.overdue.IsZero() {
+		began := time.Now()
+		defer func() { c.overdue = c.overdue.Add(time.Since(began)) }()
+	}
 	switch f.Kind {
 	case bus.FrameStdout:
 		c.received += int64(len(f.Body))
@@ -642,7 +685,7 @@ func (c *Cmd) finish(f bus.Frame) error {
 		return err
 	}
 	c.Running = end.GetRunning()
-	c.SpoolPath, c.SpoolOmitted, c.SpoolError = end.GetSpoolPath(), end.GetSpoolOmitted(), end.GetSpoolError()
+	c.SpoolPath, c.SpoolOmitted, c.SpoolError = end.GetSpoolPath(), end.GetSpoolOmitted(), bus.Printable(end.GetSpoolError())
 	c.Usage = Usage{micros(end.GetUsage().GetUserUs()), micros(end.GetUsage().GetSystemUs()), end.GetUsage().GetMaxRssBytes()}
 	c.Timing = timing(end.GetTiming())
 	if c.Running {
@@ -655,6 +698,8 @@ func (c *Cmd) finish(f bus.Frame) error {
 	var cause error
 	if c.Outcome.Kind == Aborted && c.ctx.Err() != nil {
 		cause = context.Cause(c.ctx)
+	} else if c.Outcome.Kind == Aborted {
+		cause = c.late
 	}
 	return c.Outcome.asError(cause)
 }

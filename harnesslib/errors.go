@@ -114,8 +114,8 @@ func outcome(o *sandbusv1.Outcome) Outcome {
 		return Outcome{Kind: Lost, Message: fmt.Sprintf("the worker sent an outcome of kind %d, code %d", o.GetKind(), o.GetCode())}
 	}
 	out := Outcome{
-		Kind: kind, Code: int(o.GetCode()), Signal: o.GetSignal(), Stage: o.GetStage(),
-		Errno: syscall.Errno(max(0, o.GetErrno())), Message: o.GetMessage(),
+		Kind: kind, Code: int(o.GetCode()), Signal: bus.Printable(o.GetSignal()), Stage: bus.Printable(o.GetStage()),
+		Errno: syscall.Errno(max(0, o.GetErrno())), Message: bus.Printable(o.GetMessage()),
 	}
 	switch o.GetClock() {
 	case sandbusv1.Clock_CLOCK_TOTAL:

@@ -119,6 +119,13 @@ func (h *Hub) Close() {
 	h.conn.Close()
 }
 
+// Attempt is a subject of the hub that was tried, and whether the hub let it be used.
+type Attempt = bus.Attempt
+
+// Try uses each subject that a harness's credential is for, and some that it is not for, without any effect, and reports
+// what the hub let it do. Errors: the hub does not answer in time.
+func (h *Hub) Try(ctx context.Context) ([]Attempt, error) { return h.conn.Try(ctx) }
+
 // SandboxInfo is what the hub knows of a live sandbox.
 type SandboxInfo = bus.Presence
 

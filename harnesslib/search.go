@@ -228,6 +228,11 @@ func (s *Sandbox) Grep(ctx context.Context, root, pattern string, opts GrepOptio
 	if err := s.search(ctx, "grep", root, req, resp); err != nil {
 		return nil, err
 	}
+	return grepResult(root, resp)
+}
+
+// grepResult reads an answer.
+func grepResult(root string, resp *sandbusv1.GrepResponse) (*GrepResult, error) {
 	out := &GrepResult{
 		Matches: resp.GetMatches(), Searched: resp.GetSearched(), More: resp.GetMore(), Full: resp.GetFull(), Limit: int(resp.GetLimit()),
 		Skipped: newSkipped(resp.GetSkipped()),

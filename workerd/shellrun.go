@@ -84,6 +84,9 @@ func (w *Worker) shellCommand(req *sandbusv1.ShellRunRequest) (c shell.Command, 
 	if c.Limit == 0 {
 		c.Limit = defaultOutput
 	}
+	if most := w.cfg.MaxOutput; most > 0 {
+		c.Limit = min(c.Limit, most)
+	}
 	return c, nil
 }
 

@@ -417,7 +417,7 @@ func (w *Worker) spec(req *bus.Request, m *sandbusv1.ExecStartRequest) (s execs.
 	if n := s.Memory; n != 0 && n < minMemory {
 		return s, invalid("memory limit %d: want at least %d bytes, or 0 for none", n, minMemory)
 	}
-	return s, specOutput(&s, m)
+	return s, specOutput(&s, m, w.cfg.MaxOutput)
 }
 
 func (w *Worker) specCommand(s *execs.Spec, m *sandbusv1.ExecStartRequest) error {
@@ -449,7 +449,8 @@ func (w *Worker) specCommand(s *execs.Spec, m *sandbusv1.ExecStartRequest) error
 	return nil
 }
 
-func specOutput(s *execs.Spec, m *sandbusv1.ExecStartRequest) error {
+// specOutput checks what is asked of the output; most, when not zero, is the operator's bound and all that one gets.
+func specOutput(s *execs.Spec, m *sandbusv1.ExecStartRequest, most int64) error {
 	s.HeadTail = m.GetOutputMode() == sandbusv1.OutputMode_OUTPUT_MODE_HEADTAIL
 	bound := int64(maxStopLimit)
 	if s.HeadTail {
@@ -462,6 +463,9 @@ func specOutput(s *execs.Spec, m *sandbusv1.ExecStartRequest) error {
 	case s.Limit == noLimit && !s.HeadTail:
 	case s.Limit < 0 || s.Limit > bound:
 		return invalid("output limit %d: want 1 to %d bytes, 0 for %d, or -1 for none (not with headtail)", s.Limit, bound, defaultOutput)
+	}
+	if most > 0 && (s.Limit < 0 || s.Limit > most) {
+		s.Limit = most
 	}
 	s.SpoolLimit = m.GetSpoolLimit()
 	if s.SpoolLimit < 0 || s.SpoolLimit > maxSpool {

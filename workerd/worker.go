@@ -25,6 +25,7 @@ type Worker struct {
 	cfg      Config
 	target   bus.Target
 	env      []string // of every command
+	rules    *proc.Rules
 	shells   *shell.Pool
 	sessions *shell.Sessions
 	execs    *execs.Manager
@@ -51,7 +52,8 @@ func New(cfg Config) (*Worker, error) {
 	return &Worker{
 		cfg:    cfg,
 		target: bus.Target{Zone: id.Zone, Sandbox: bus.SandboxID(id.Name), Instance: bus.NewInstanceID()},
-		env:    childEnv(os.Environ()),
+		env:    childEnv(cfg.RunAs, os.Environ()),
+		rules:  cfg.rules(),
 		files:  tree,
 		dial:   dial.New(cfg.DialAnywhere),
 		search: found,
@@ -80,25 +82,32 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	defer conn.Close()
 	defer w.own()()
+	if w.cfg.RunAs != nil {
+		if err := proc.ActOnFilesAs(*w.cfg.RunAs); err != nil {
+			return fmt.Errorf("run as %d:%d: %w", w.cfg.RunAs.UID, w.cfg.RunAs.GID, err)
+		}
+	}
 	line, err := takeLineage(ctx, w.cfg.StateDir, w.target)
 	if err != nil {
 		w.cfg.Logger.Warn("what a crash leaves will not be found", "error", err)
 	}
 	defer line.release()
 	w.env = setenv(w.env, "SANDBUS_LINEAGE", line.name)
-	w.execs = execs.NewManager(execs.Config{Shell: w.cfg.Shell, SpoolDir: w.cfg.SpoolDir, Logger: w.cfg.Logger})
+	w.execs = execs.NewManager(execs.Config{
+		Shell: w.cfg.Shell, SpoolDir: w.cfg.SpoolDir, SpoolTotal: w.cfg.SpoolTotal, Max: w.cfg.MaxExecs, Rules: w.rules, Logger: w.cfg.Logger,
+	})
 	defer w.execs.Close()
 	defer func() { _ = errors.Join(w.files.Close(), w.search.Close()) }() // nothing is written to them
 	if w.cfg.Shell != "" {
 		w.shells, err = shell.NewPool(shell.Config{
-			Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Max: w.cfg.Shells, Logger: w.cfg.Logger,
+			Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Max: w.cfg.Shells, Rules: w.rules, Logger: w.cfg.Logger,
 		})
 		if err != nil {
 			return err
 		}
 		defer w.shells.Close()
 		w.sessions, err = shell.NewSessions(shell.SessionsConfig{
-			Config: shell.Config{Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Logger: w.cfg.Logger},
+			Config: shell.Config{Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Rules: w.rules, Logger: w.cfg.Logger},
 			Bound:  w.cfg.Sessions, Idle: w.cfg.SessionIdle,
 		})
 		if err != nil {
@@ -233,6 +242,7 @@ func (w *Worker) hello() *sandbusv1.Hello {
 		Arch: runtime.GOARCH, Os: runtime.GOOS, Trust: "untrusted", Slots: int32(w.cfg.Slots), Version: w.cfg.Version,
 		Features: []string{"streams.1", "shell.run", "session.open", "exec.start", "exec.attach", "terminals", "net.dial", "leases"},
 	}
+	h.Worker, h.Commands, h.Files = w.privileges()
 	h.Capabilities = append(h.Capabilities, "dial")
 	h.Features = append(h.Features, "net.dial")
 	if w.cfg.Trusted {

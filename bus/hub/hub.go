@@ -44,6 +44,8 @@ type Config struct {
 	Keys *auth.Keys
 	// InsecureNoAuth believes everybody, whatever they call themselves, and permits listeners off loopback without TLS.
 	InsecureNoAuth bool
+	// NoRegistrar leaves presence to registrars that run elsewhere.
+	NoRegistrar bool
 	// Logger gets the registrar's and the server's messages; nil discards them.
 	Logger *slog.Logger
 }
@@ -109,8 +111,10 @@ func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if err := h.serve(); err != nil {
 		return nil, err
 	}
-	if err := h.startRegistrar(ctx); err != nil {
-		return nil, err
+	if !cfg.NoRegistrar {
+		if err := h.startRegistrar(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if err := h.state.publish(h.describe()); err != nil {
 		return nil, err

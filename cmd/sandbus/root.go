@@ -124,7 +124,7 @@ Which sandbox: --sandbox (or SANDBUS_SANDBOX), or ID: before a path; otherwise t
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say on standard error what happens")
 	root.AddCommand(
 		newExec(a), newUp(a), newHub(a), newWorker(a), newPs(a), newRegistrar(a), newLs(a), newCat(a), newCp(a), newWatch(a), newShell(a),
-		newExecs(a), newLeases(a), newLogs(a), newAttach(a), newKill(a), newPortForward(a), newGateway(a), newAuth(a), newVersion(a),
+		newExecs(a), newLeases(a), newLogs(a), newAttach(a), newKill(a), newPortForward(a), newGateway(a), newAuth(a), newDoctor(a), newVersion(a),
 	)
 	for _, c := range root.Commands() {
 		wrapArgs(c)

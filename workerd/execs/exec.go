@@ -125,6 +125,7 @@ func (e *Exec) start(drain *proc.Drain) (*proc.Cmd, error) {
 	}
 	p.Mark = e.cfg.mark(e.spec.ID)
 	p.Env = append(p.Env, p.Mark)
+	p.Rules = e.cfg.Rules
 	var err error
 	if p.Cgroup, err = proc.NewCgroup(e.spec.ID, e.spec.Memory); err != nil {
 		p.Cgroup = nil

@@ -20,7 +20,10 @@ type Config struct {
 	Shell    string       // for scripts; empty means that there is none
 	SpoolDir string       // where files with full output go; empty means the system's temporary directory
 	Max      int          // execs alive at once; zero means 1024
+	Rules    *proc.Rules  // under which they run; nil means none
 	Logger   *slog.Logger // nil discards
+	// SpoolTotal is how many bytes files with full output may take together; zero means no bound.
+	SpoolTotal int64
 }
 
 const (
@@ -41,8 +44,9 @@ func EndLeftovers(ctx context.Context, lineage string) {
 
 // Manager knows the execs of a worker.
 type Manager struct {
-	cfg Config
-	wg  sync.WaitGroup
+	cfg    Config
+	spools *spoolRoom
+	wg     sync.WaitGroup
 
 	mu    sync.Mutex // guards the fields below
 	execs map[string]*Exec
@@ -71,7 +75,7 @@ func NewManager(cfg Config) *Manager {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{cfg: cfg, execs: map[string]*Exec{}}
+	return &Manager{cfg: cfg, spools: newSpoolRoom(cfg.SpoolTotal), execs: map[string]*Exec{}}
 }
 
 // Start runs an exec, or finds the one that the same request has started before (joined). Errors: ErrConflict, ErrBusy,
@@ -98,7 +102,7 @@ func (m *Manager) Start(spec Spec) (e *Exec, joined bool, err error) {
 	e.life, e.end = context.WithCancelCause(context.Background())
 	e.hold, e.release = context.WithCancelCause(context.Background())
 	if spec.Spool {
-		e.spool = newSpool(m.cfg.SpoolDir, spec.SpoolLimit)
+		e.spool = newSpool(m.cfg.SpoolDir, spec.SpoolLimit, m.spools)
 	}
 	m.execs[spec.ID] = e
 	m.alive++
