@@ -34,6 +34,8 @@ var (
 type AcquireOptions struct {
 	// Selector says which sandboxes are meant; the zero value means all of all zones.
 	Selector
+	// Requirements are what such a sandbox must be: others are left out, and counted in the error when none is left.
+	Requirements
 	// Max is how many slots of one sandbox may be taken, by whomever, this lease included; zero means as many as its worker
 	// has. At most 65,535.
 	Max int
@@ -58,7 +60,10 @@ const (
 )
 
 func (o *AcquireOptions) check() error {
-	if err := o.Check(); err != nil {
+	if err := o.Selector.Check(); err != nil {
+		return err
+	}
+	if err := o.Requirements.valid(); err != nil {
 		return err
 	}
 	if o.TTL != 0 && (o.TTL < minTTL || o.TTL > maxTTL) {

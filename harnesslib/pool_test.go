@@ -59,6 +59,30 @@ func TestNoSandbox(t *testing.T) {
 	}, 1, 1, 1)
 }
 
+// TestRequirementsOfALease holds that a lease is of a sandbox that is what was required, however loaded the others are.
+func TestRequirementsOfALease(t *testing.T) {
+	inBubble(t, func(t *testing.T, d *fakeDesk, p *pool) {
+		all := d.presence()
+		for i := range all {
+			all[i].Commands, all[i].Files = &bus.Privileges{UID: 1000, NoNewPrivs: true}, &bus.Privileges{UID: 1000, NoNewPrivs: true}
+			if all[i].Sandbox == "box0" {
+				all[i].Commands = &bus.Privileges{UID: 0}
+			}
+		}
+		d.beat(p, all)
+		plain := AcquireOptions{Requirements: Requirements{RequireUnprivileged: true}}
+		for range 2 {
+			require.Equal(t, bus.SandboxID("box1"), lease(t, p, plain).place.sandbox)
+		}
+		_, err := p.acquire(t.Context(), &plain)
+		require.ErrorIs(t, err, ErrPoolSaturated, "the other one has room, and is not what was required")
+		_, err = p.acquire(t.Context(), &AcquireOptions{Requirements: Requirements{RequireTrust: "trusted"}})
+		require.ErrorIs(t, err, ErrNoSandbox)
+		require.ErrorContains(t, err, "2 not what was required")
+		require.ErrorContains(t, (&AcquireOptions{Requirements: Requirements{RequireTrust: "much"}}).check(), `"much"`)
+	}, 5, 2)
+}
+
 // TestQuarantine holds that an instance stays out, also when presence lost sight of it, and its successor does not.
 func TestQuarantine(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *fakeDesk, p *pool) {

@@ -34,14 +34,11 @@ func (e *RequirementError) Unwrap() error { return ErrRequirement }
 
 // Check says whether a sandbox meets the requirements. Errors: *[RequirementError]; RequireTrust has no such value.
 func (r Requirements) Check(info SandboxInfo) error {
-	switch r.RequireTrust {
-	case "", "untrusted":
-	case "trusted":
-		if info.Trust != "trusted" {
-			return &RequirementError{Sandbox: string(info.Sandbox), Want: "a trusted one", Got: fmt.Sprintf("%q", info.Trust)}
-		}
-	default:
-		return fmt.Errorf(`required trust %q: want "trusted", "untrusted" or nothing`, r.RequireTrust)
+	if err := r.valid(); err != nil {
+		return err
+	}
+	if r.RequireTrust == "trusted" && info.Trust != "trusted" {
+		return &RequirementError{Sandbox: string(info.Sandbox), Want: "a trusted one", Got: fmt.Sprintf("%q", info.Trust)}
 	}
 	if !r.RequireUnprivileged {
 		return nil
@@ -56,4 +53,12 @@ func (r Requirements) Check(info SandboxInfo) error {
 		return &RequirementError{Sandbox: string(info.Sandbox), Want: want, Got: "one whose commands have " + info.Commands.String()}
 	}
 	return nil
+}
+
+func (r Requirements) valid() error {
+	switch r.RequireTrust {
+	case "", "trusted", "untrusted":
+		return nil
+	}
+	return fmt.Errorf(`required trust %q: want "trusted", "untrusted" or nothing`, r.RequireTrust)
 }

@@ -154,6 +154,8 @@ func (p *pool) matchingLocked(o *AcquireOptions) (list []*candidate, left leftOu
 		case !o.Matches(c.SandboxInfo):
 		case !slices.Contains(c.Features, "leases"):
 			left.old++
+		case o.Requirements.Check(c.SandboxInfo) != nil:
+			left.unfit++
 		case c.Draining:
 			left.draining++
 		case p.quarantined[c.place]:
@@ -167,14 +169,14 @@ func (p *pool) matchingLocked(o *AcquireOptions) (list []*candidate, left leftOu
 }
 
 // leftOut counts the live workers that are meant and not leased.
-type leftOut struct{ old, draining, quarantined int }
+type leftOut struct{ old, unfit, draining, quarantined int }
 
 func (l leftOut) String() string {
 	var why []string
 	for _, c := range []struct {
 		n    int
 		what string
-	}{{l.old, "without leases"}, {l.draining, "draining"}, {l.quarantined, "quarantined"}} {
+	}{{l.old, "without leases"}, {l.unfit, "not what was required"}, {l.draining, "draining"}, {l.quarantined, "quarantined"}} {
 		if c.n > 0 {
 			why = append(why, fmt.Sprintf("%d %s", c.n, c.what))
 		}
