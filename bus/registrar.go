@@ -79,6 +79,8 @@ const (
 	beatNowSpread = 2 * time.Second
 	// bucketPatience is how long the start may take: a cluster that has no leader yet needs a while.
 	bucketPatience = 30 * time.Second
+	// bucketTry is how long one try may take: what a cluster without a leader is asked, nobody answers.
+	bucketTry = 4 * time.Second
 	// sweepEvery is how often silent workers are looked for.
 	sweepEvery = time.Second
 )
@@ -125,7 +127,9 @@ func (r *Registrar) start(ctx context.Context) error {
 	patience, cancel := context.WithTimeout(ctx, bucketPatience)
 	defer cancel()
 	for {
-		err := r.openBucket(patience)
+		try, cancel := context.WithTimeout(patience, bucketTry)
+		err := r.openBucket(try)
+		cancel()
 		if err == nil {
 			break
 		}
@@ -276,7 +280,7 @@ func (r *Registrar) keepBucket() {
 			return
 		}
 		for {
-			ctx, cancel := context.WithTimeout(r.life, PresenceTTL/4)
+			ctx, cancel := context.WithTimeout(r.life, bucketTry)
 			err := r.openBucket(ctx)
 			cancel()
 			if err == nil {

@@ -50,10 +50,15 @@ func start(tb testing.TB, c *Cluster, n int) *Cluster {
 			c.Kill(tb, i)
 		}
 	})
-	var routes []string
+	// A server of a cluster wants a route to begin with. The first one has nobody yet: nothing listens there.
+	routes := []string{"nats-route://127.0.0.1:1"}
 	for i := range n {
 		cfg := nodeConfig{Name: fmt.Sprintf("n%d", i), Clustered: n > 1, Dir: tb.TempDir(), Routes: routes, Key: c.minter.Key(), System: c.system}
-		routes = append(routes, c.spawn(tb, cfg))
+		if route := c.spawn(tb, cfg); i == 0 {
+			routes = []string{route}
+		} else {
+			routes = append(routes, route)
+		}
 	}
 	return c
 }

@@ -61,13 +61,13 @@ func serve(env string) error {
 	}
 	if cfg.Clustered {
 		opts.Cluster = server.ClusterOpts{Name: "sandbus", Host: "127.0.0.1", Port: server.RANDOM_PORT}
-	}
-	for _, r := range cfg.Routes {
-		u, err := url.Parse(r)
-		if err != nil {
-			return err
+		for _, r := range cfg.Routes {
+			u, err := url.Parse(r)
+			if err != nil {
+				return err
+			}
+			opts.Routes = append(opts.Routes, u)
 		}
-		opts.Routes = append(opts.Routes, u)
 	}
 	s, err := server.NewServer(opts)
 	if err != nil {
