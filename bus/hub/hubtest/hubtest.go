@@ -97,6 +97,17 @@ func (c *Cluster) Kill(tb testing.TB, i int) {
 	_ = n.cmd.Wait() // killed
 }
 
+// StartRegistrarProcess runs a registrar in a process of its own, at the first server; it counts as one more server for
+// Kill and Process. It returns its number.
+func (c *Cluster) StartRegistrarProcess(tb testing.TB, name string) int {
+	tb.Helper()
+	c.spawn(tb, nodeConfig{Name: name, Key: c.minter.Key(), System: c.system, Registrar: c.URL(0)})
+	return len(c.nodes) - 1
+}
+
+// Process is the process of a server.
+func (c *Cluster) Process(i int) *os.Process { return c.nodes[i].cmd.Process }
+
 // URL is the address of one server; clients learn of the others from it.
 func (c *Cluster) URL(i int) string { return c.nodes[i].client }
 

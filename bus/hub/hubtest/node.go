@@ -1,6 +1,7 @@
 package hubtest
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,8 @@ type nodeConfig struct {
 	Routes    []string
 	Key       string // of the minter
 	System    string // the system account's token
+	// Registrar is the hub's URL for a process that is a registrar, not a server.
+	Registrar string
 }
 
 // Main runs a server, when this process was started to be one, until its standard input ends; ok is false in any other
@@ -51,6 +54,9 @@ func serve(env string) error {
 	minter, err := bus.ParseMinter(cfg.Key)
 	if err != nil {
 		return err
+	}
+	if cfg.Registrar != "" {
+		return serveRegistrar(cfg, minter)
 	}
 	door := &door{minter: minter, system: cfg.System}
 	opts := &server.Options{
@@ -86,6 +92,33 @@ func serve(env string) error {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is gone
 	s.Shutdown()
 	s.WaitForShutdown()
+	return nil
+}
+
+// serveRegistrar runs a registrar until standard input ends.
+func serveRegistrar(cfg nodeConfig, minter *bus.Minter) error {
+	cred, err := minter.Issue(bus.Identity{Role: bus.RoleRegistrar, Zone: bus.DefaultZone, Name: cfg.Name})
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	conn, err := bus.Connect(ctx, bus.Config{URL: cfg.Registrar, Credential: cred})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	system, err := bus.ConnectSystem(bus.SystemConfig{URL: cfg.Registrar, Token: cfg.System})
+	if err != nil {
+		return err
+	}
+	defer system.Close()
+	r, err := bus.StartRegistrar(ctx, conn, bus.RegistrarConfig{System: system})
+	if err != nil {
+		return err
+	}
+	defer r.Stop()
+	fmt.Println("registrar serves")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is gone
 	return nil
 }
 
