@@ -46,6 +46,8 @@ type Registrar struct {
 	holders map[connection]string
 	refused map[string]refusal
 	waiting map[string]*nats.Msg // hellos that wait for a probe of the holder, by key
+	// gathered are beats that will be written together.
+	gathered []said
 }
 
 // RegistrarConfig says how a registrar works; its zero value is one for a hub of one server.
@@ -141,15 +143,15 @@ func (r *Registrar) start(ctx context.Context) error {
 			return err
 		}
 	}
-	said := make(chan *nats.Msg, saidQueue) // both subjects: what a worker says is taken in its order
+	heard := make(chan *nats.Msg, saidQueue) // both subjects: what a worker says is taken in its order
 	for _, subject := range []string{"hb.>", "evt.>"} {
-		sub, err := r.conn.subscribeChan(subject, said)
+		sub, err := r.conn.subscribeChan(subject, heard)
 		if err != nil {
 			return err
 		}
 		r.subs = append(r.subs, sub)
 	}
-	r.wg.Go(func() { r.listen(said) })
+	r.wg.Go(func() { r.listen(heard) })
 	probes, err := r.conn.subscribe(r.inbox+".>", r.probed)
 	if err != nil {
 		return err
@@ -165,6 +167,7 @@ func (r *Registrar) start(ctx context.Context) error {
 	r.conn.onReconnected(r, r.reopen)
 	r.wg.Go(r.keepBucket)
 	r.wg.Go(r.sweep)
+	r.wg.Go(r.writeGathered)
 	return r.askForBeats()
 }
 
@@ -235,10 +238,10 @@ func (r *Registrar) enqueue(at Subject, do func(context.Context, Subject) error)
 	}
 }
 
-func (r *Registrar) listen(said <-chan *nats.Msg) {
+func (r *Registrar) listen(heard <-chan *nats.Msg) {
 	for {
 		select {
-		case m := <-said:
+		case m := <-heard:
 			r.receive(m)
 		case <-r.life.Done():
 			return
@@ -255,7 +258,9 @@ func (r *Registrar) receive(m *nats.Msg) {
 	}
 	switch {
 	case s.Kind == SubjectBeat:
-		r.enqueue(s, func(ctx context.Context, s Subject) error { return r.beat(ctx, s, m.Data) })
+		if !r.gather(s, m) {
+			r.inLane(said{s, m})
+		}
 	case s.Event == "hello":
 		r.enqueue(s, func(ctx context.Context, s Subject) error { return r.hello(ctx, s, m) })
 	case s.Event == "goodbye":
