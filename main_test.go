@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/sandbus/sandbus/bus/hub/hubtest"
 	"github.com/sandbus/sandbus/internal/testenv"
 	"github.com/sandbus/sandbus/workerd/command"
 )
@@ -15,6 +16,9 @@ import (
 const workerVar = "SANDBUS_TEST_WORKER"
 
 func TestMain(m *testing.M) {
+	if status, ok := hubtest.Main(); ok {
+		os.Exit(status) //nolint:forbidigo // a server that a test has started
+	}
 	if os.Getenv(workerVar) != "" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		code := command.Run(ctx, "worker", os.Args[1:], os.Getenv, os.Stdout, os.Stderr, nil, "test")

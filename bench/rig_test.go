@@ -22,6 +22,7 @@ import (
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/bus/bustest"
 	"github.com/sandbus/sandbus/bus/hub"
+	"github.com/sandbus/sandbus/bus/hub/hubtest"
 	"github.com/sandbus/sandbus/harnesslib"
 	"github.com/sandbus/sandbus/workerd"
 )
@@ -38,6 +39,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if status, ok := hubtest.Main(); ok {
+		os.Exit(status) //nolint:forbidigo // a server that a benchmark has started
+	}
 	run := m.Run
 	switch os.Getenv(roleVar) {
 	case "hub":

@@ -46,6 +46,8 @@ type Registrar struct {
 	holders map[connection]string
 	refused map[string]duplicateSeen
 	waiting map[string]*nats.Msg // hellos that wait for a probe of the holder, by key
+	// gathered are beats that will be written together.
+	gathered []said
 }
 
 // RegistrarConfig says how a registrar works; its zero value is one for a hub of one server.
@@ -79,6 +81,8 @@ const (
 	beatNowSpread = 2 * time.Second
 	// bucketPatience is how long the start may take: a cluster that has no leader yet needs a while.
 	bucketPatience = 30 * time.Second
+	// bucketTry is how long one try may take: what a cluster without a leader is asked, nobody answers.
+	bucketTry = 4 * time.Second
 	// sweepEvery is how often silent workers are looked for.
 	sweepEvery = time.Second
 )
@@ -125,7 +129,9 @@ func (r *Registrar) start(ctx context.Context) error {
 	patience, cancel := context.WithTimeout(ctx, bucketPatience)
 	defer cancel()
 	for {
-		err := r.openBucket(patience)
+		try, cancel := context.WithTimeout(patience, bucketTry)
+		err := r.openBucket(try)
+		cancel()
 		if err == nil {
 			break
 		}
@@ -137,15 +143,15 @@ func (r *Registrar) start(ctx context.Context) error {
 			return err
 		}
 	}
-	said := make(chan *nats.Msg, saidQueue) // both subjects: what a worker says is taken in its order
+	heard := make(chan *nats.Msg, saidQueue) // both subjects: what a worker says is taken in its order
 	for _, subject := range []string{"hb.>", "evt.>"} {
-		sub, err := r.conn.subscribeChan(subject, said)
+		sub, err := r.conn.subscribeChan(subject, heard)
 		if err != nil {
 			return err
 		}
 		r.subs = append(r.subs, sub)
 	}
-	r.wg.Go(func() { r.listen(said) })
+	r.wg.Go(func() { r.listen(heard) })
 	probes, err := r.conn.subscribe(r.inbox+".>", r.probed)
 	if err != nil {
 		return err
@@ -161,6 +167,7 @@ func (r *Registrar) start(ctx context.Context) error {
 	r.conn.onReconnected(r, r.reopen)
 	r.wg.Go(r.keepBucket)
 	r.wg.Go(r.sweep)
+	r.wg.Go(r.writeGathered)
 	return r.askForBeats()
 }
 
@@ -231,10 +238,10 @@ func (r *Registrar) enqueue(at Subject, do func(context.Context, Subject) error)
 	}
 }
 
-func (r *Registrar) listen(said <-chan *nats.Msg) {
+func (r *Registrar) listen(heard <-chan *nats.Msg) {
 	for {
 		select {
-		case m := <-said:
+		case m := <-heard:
 			r.receive(m)
 		case <-r.life.Done():
 			return
@@ -251,7 +258,9 @@ func (r *Registrar) receive(m *nats.Msg) {
 	}
 	switch {
 	case s.Kind == SubjectBeat:
-		r.enqueue(s, func(ctx context.Context, s Subject) error { return r.beat(ctx, s, m.Data) })
+		if !r.gather(s, m) {
+			r.inLane(said{s, m})
+		}
 	case s.Event == "hello":
 		r.enqueue(s, func(ctx context.Context, s Subject) error { return r.hello(ctx, s, m) })
 	case s.Event == "goodbye":
@@ -276,7 +285,7 @@ func (r *Registrar) keepBucket() {
 			return
 		}
 		for {
-			ctx, cancel := context.WithTimeout(r.life, PresenceTTL/4)
+			ctx, cancel := context.WithTimeout(r.life, bucketTry)
 			err := r.openBucket(ctx)
 			cancel()
 			if err == nil {

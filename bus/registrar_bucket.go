@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -212,11 +211,4 @@ func (r *Registrar) remove(ctx context.Context, key, why string, meant func(*rec
 		}
 	}
 	return fmt.Errorf("presence of %s: others were faster %d times", key, casTries)
-}
-
-// records is a copy of the view.
-func (r *Registrar) records() map[string]*record {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return maps.Clone(r.view)
 }

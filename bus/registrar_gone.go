@@ -148,16 +148,26 @@ func (r *Registrar) disconnected(c connection) {
 // sweep looks for workers that are silent, and for refused ones that stay.
 func (r *Registrar) sweep() {
 	for pause(r.life, sweepEvery) {
-		for key, e := range r.records() {
-			switch age := time.Since(e.heard); {
-			case age > PresenceTTL+sweepEvery:
-				r.forget(key) // it has expired
-			case age >= suspectAfter && !e.Suspect:
-				r.enqueue(Subject{Zone: e.Zone, Sandbox: e.Sandbox}, r.suspect)
-			}
+		for _, e := range r.silent() {
+			r.enqueue(Subject{Zone: e.Zone, Sandbox: e.Sandbox}, r.suspect)
 		}
 		r.kickRefused()
 	}
+}
+
+// silent are the workers that become suspect now; those that have expired are forgotten.
+func (r *Registrar) silent() (out []*record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for key, e := range r.view {
+		switch age := time.Since(e.heard); {
+		case age > PresenceTTL+sweepEvery:
+			r.forgetLocked(key)
+		case age >= suspectAfter && !e.Suspect:
+			out = append(out, e)
+		}
+	}
+	return out
 }
 
 // suspect notes that a worker is silent, and probes it: one that is there beats at once.

@@ -34,18 +34,16 @@ func (r *Registrar) beat(ctx context.Context, s Subject, data []byte) error {
 			// Expired, or we never knew it: a beat does not say enough of a worker to make its record.
 			return Presence{}, 0, r.askForHello(s)
 		}
-		p := old.Presence
-		switch {
-		case string(p.Instance) != b.GetInstance():
-			return p, 0, fmt.Errorf("a beat of instance %.63q, the id is held by %s", b.GetInstance(), p.Instance)
-		case b.GetSeq() <= p.Seq: // said before: by a replay, or to the registrar who was faster
-			return p, 0, nil
-		case b.GetSeq()-p.Seq > maxAhead:
-			return p, 0, errors.Join(fmt.Errorf("beat %d follows beat %d: want at most %d more", b.GetSeq(), p.Seq, maxAhead), r.askForHello(s))
+		if p, ok := next(old.Presence, &b); ok {
+			return p, PresenceTTL, nil
 		}
-		p.Seq, p.Load, p.Used, p.Draining, p.Suspect = b.GetSeq(), clamp(b.GetLoad()), clamp(b.GetUsed()), b.GetDraining(), false
-		p.LastBeat = time.Now().UTC()
-		return p, PresenceTTL, nil
+		switch {
+		case string(old.Instance) != b.GetInstance():
+			return Presence{}, 0, fmt.Errorf("a beat of instance %.63q, the id is held by %s", b.GetInstance(), old.Instance)
+		case b.GetSeq() <= old.Seq: // said before: by a replay, or to the registrar who was faster
+			return Presence{}, 0, nil
+		}
+		return Presence{}, 0, errors.Join(fmt.Errorf("beat %d follows beat %d: want at most %d more", b.GetSeq(), old.Seq, maxAhead), r.askForHello(s))
 	})
 }
 

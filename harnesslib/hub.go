@@ -231,18 +231,7 @@ func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error 
 	}
 	err = request(t)
 	if errors.Is(err, bus.ErrNoResponders) {
-		next, ok, lerr := s.moved(ctx, t)
-		if lerr != nil {
-			return lerr
-		}
-		if !ok { // presence names the same one: the hub's word is confirmed by a second try
-			next = t
-			if err := secondTry(ctx); err != nil {
-				return err
-			}
-		}
-		err = request(next)
-		if errors.Is(err, bus.ErrNoResponders) {
+		if err = s.confirm(ctx, t, request); errors.Is(err, bus.ErrNoResponders) {
 			return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
 		}
 	}
@@ -271,17 +260,38 @@ func (s *Sandbox) doLeased(request func(bus.Target) error) error {
 	return err
 }
 
-// secondTryAfter is the pause before the second try: a worker that changes its connection is back by then.
-const secondTryAfter = 50 * time.Millisecond
+const (
+	// confirmFirst is the pause before the second try at an instance that nobody answers for, and that presence still
+	// names; it doubles with each further one.
+	confirmFirst = 20 * time.Millisecond
+	// confirmLimit is how long presence may be believed against the hub's word: a worker whose hub server has died is
+	// connected to another one by then.
+	confirmLimit = 2 * time.Second
+)
 
-func secondTry(ctx context.Context) error {
-	t := time.NewTimer(secondTryAfter)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+// confirm tries again when the hub says that nobody answers at an instance: at once at the successor that presence
+// names, and a few times where it names the same one. A worker that is gone for good is none of these, mostly: its
+// connection is closed, so that presence does not name it any more.
+func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Target) error) error {
+	begin := time.Now()
+	for pause := confirmFirst; ; pause *= 2 {
+		next, moved, err := s.moved(ctx, t)
+		if err != nil {
+			return err
+		}
+		if !moved {
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return context.Cause(ctx)
+			}
+		}
+		if err = request(next); !errors.Is(err, bus.ErrNoResponders) || time.Since(begin) > confirmLimit {
+			return err
+		}
+		t = next
 	}
 }
 

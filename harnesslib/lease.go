@@ -285,30 +285,44 @@ func (l *Lease) renew() error {
 	return err
 }
 
-// confirmLimit is how long the answer may take by which the word of the hub that nobody listens, or that of presence, is
+// confirmAnswer is how long the answer may take by which the word of the hub that nobody listens, or that of presence, is
 // confirmed.
-const confirmLimit = 5 * time.Second
+const confirmAnswer = 5 * time.Second
 
-// confirmGone asks the worker once more, and ends the lease when nobody listens there, or when presence does not know the
-// worker either and no answer comes.
+// confirmGone asks the worker again, and ends the lease when nobody listens there for confirmLimit, or when presence does
+// not know the worker either and no answer comes.
 func (l *Lease) confirmGone(presence bool) {
-	if secondTry(l.life) != nil {
-		return
+	until := time.Now().Add(confirmLimit)
+	for wait := confirmFirst; !l.confirm(presence, wait, until); wait = min(2*wait, confirmLimit/4) {
+	}
+}
+
+// confirm asks once, after a pause. It is false when that says nothing yet, which it does until a time.
+func (l *Lease) confirm(presence bool, wait time.Duration, until time.Time) (done bool) {
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-l.life.Done():
+		return true
 	}
 	sent := time.Now()
-	ctx, cancel := context.WithTimeoutCause(l.life, min(confirmLimit, l.ttl/3), errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(l.life, min(confirmAnswer, l.ttl/3), errNoAnswer)
 	defer cancel()
 	err := l.desk.renew(ctx, l.place, l.id)
 	switch {
 	case err == nil:
 		l.extend(sent)
-	case errors.Is(err, bus.ErrNoResponders):
+	case errors.Is(err, bus.ErrNoResponders) && (presence || !time.Now().Before(until)):
 		l.finish(ErrGone, "nobody answers at its instance "+string(l.place.instance))
+	case errors.Is(err, bus.ErrNoResponders):
+		return false // its hub server may have died: then it is connected to another one soon
 	case presence && errors.Is(err, errNoAnswer) && !errors.Is(err, bus.ErrPublish):
 		l.finish(ErrGone, "presence does not know its instance any more, and no answer comes from there")
 	default:
 		_ = l.noted(err)
 	}
+	return true
 }
 
 // errNoAnswer is the cause with which a question to a worker ends that may be gone.

@@ -112,9 +112,9 @@ func TestGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *fakeDesk, p *pool) {
 		l := lease(t, p, AcquireOptions{TTL: 30 * time.Second})
 		d.worker("box0", func(w *fakeWorker) { w.away = true })
-		pass(10*time.Second + secondTryAfter - 1)
-		require.NoError(t, l.Cause(), "the word of the hub is confirmed")
-		pass(1)
+		pass(10*time.Second + confirmLimit - 1)
+		require.NoError(t, l.Cause(), "the word of the hub is confirmed: the worker may be on its way to another server")
+		pass(confirmLimit)
 		require.ErrorIs(t, l.Cause(), ErrGone)
 		require.EqualValues(t, 1, p.snapshot().Gone)
 	}, 1)
@@ -129,7 +129,7 @@ func TestGoneByPresence(t *testing.T) {
 		d.beat(p, d.presence())
 		d.worker("box0", func(w *fakeWorker) { w.away = true })
 		d.beat(p, nil)
-		pass(secondTryAfter)
+		pass(confirmFirst)
 		require.ErrorIs(t, stays.Cause(), ErrGone)
 
 		d.worker("box0", func(w *fakeWorker) { w.away = false; clear(w.held) })
@@ -137,7 +137,7 @@ func TestGoneByPresence(t *testing.T) {
 		l := lease(t, p, AcquireOptions{})
 		d.worker("box0", func(w *fakeWorker) { w.hangs = true })
 		d.beat(p, nil)
-		pass(secondTryAfter + confirmLimit)
+		pass(confirmFirst + confirmAnswer)
 		require.ErrorIs(t, l.Cause(), ErrGone, "neither presence nor an answer")
 	}, 1)
 }
@@ -149,7 +149,7 @@ func TestANewInstanceIsAnotherWorker(t *testing.T) {
 		next := d.presence()
 		next[0].Instance = "next"
 		d.beat(p, next)
-		pass(secondTryAfter)
+		pass(confirmFirst)
 		require.ErrorIs(t, l.Cause(), ErrGone)
 	}, 1)
 }

@@ -50,10 +50,15 @@ func start(tb testing.TB, c *Cluster, n int) *Cluster {
 			c.Kill(tb, i)
 		}
 	})
-	var routes []string
+	// A server of a cluster wants a route to begin with. The first one has nobody yet: nothing listens there.
+	routes := []string{"nats-route://127.0.0.1:1"}
 	for i := range n {
 		cfg := nodeConfig{Name: fmt.Sprintf("n%d", i), Clustered: n > 1, Dir: tb.TempDir(), Routes: routes, Key: c.minter.Key(), Swarm: c.swarm}
-		routes = append(routes, c.spawn(tb, cfg))
+		if route := c.spawn(tb, cfg); i == 0 {
+			routes = []string{route}
+		} else {
+			routes = append(routes, route)
+		}
 	}
 	return c
 }
@@ -91,6 +96,17 @@ func (c *Cluster) Kill(tb testing.TB, i int) {
 	require.NoError(tb, n.cmd.Process.Kill())
 	_ = n.cmd.Wait() // killed
 }
+
+// StartRegistrarProcess runs a registrar in a process of its own, at the first server; it counts as one more server for
+// Kill and Process. It returns its number.
+func (c *Cluster) StartRegistrarProcess(tb testing.TB, name string) int {
+	tb.Helper()
+	c.spawn(tb, nodeConfig{Name: name, Key: c.minter.Key(), Swarm: c.swarm, Registrar: c.URL(0)})
+	return len(c.nodes) - 1
+}
+
+// Process is the process of a server.
+func (c *Cluster) Process(i int) *os.Process { return c.nodes[i].cmd.Process }
 
 // URL is the address of one server; clients learn of the others from it.
 func (c *Cluster) URL(i int) string { return c.nodes[i].client }

@@ -1,6 +1,7 @@
 package hubtest
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type nodeConfig struct {
 	Routes    []string
 	Key       string // of the minter
 	Swarm     string // the token of who may be everybody
+	// Registrar is the hub's URL for a process that is a registrar, not a server.
+	Registrar string
 }
 
 // Main runs a server, when this process was started to be one, until its standard input ends; ok is false in any other
@@ -49,6 +52,9 @@ func serve(env string) error {
 	if err != nil {
 		return err
 	}
+	if cfg.Registrar != "" {
+		return serveRegistrar(cfg, minter)
+	}
 	door := &door{minter: minter, swarm: cfg.Swarm}
 	opts := &server.Options{
 		ServerName: cfg.Name, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true,
@@ -58,13 +64,13 @@ func serve(env string) error {
 	}
 	if cfg.Clustered {
 		opts.Cluster = server.ClusterOpts{Name: "sandbus", Host: "127.0.0.1", Port: server.RANDOM_PORT}
-	}
-	for _, r := range cfg.Routes {
-		u, err := url.Parse(r)
-		if err != nil {
-			return err
+		for _, r := range cfg.Routes {
+			u, err := url.Parse(r)
+			if err != nil {
+				return err
+			}
+			opts.Routes = append(opts.Routes, u)
 		}
-		opts.Routes = append(opts.Routes, u)
 	}
 	s, err := server.NewServer(opts)
 	if err != nil {
@@ -83,6 +89,36 @@ func serve(env string) error {
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is gone
 	s.Shutdown()
 	s.WaitForShutdown()
+	return nil
+}
+
+// serveRegistrar runs a registrar until standard input ends.
+func serveRegistrar(cfg nodeConfig, minter *bus.Minter) error {
+	cred, err := minter.Issue(bus.Identity{Role: bus.RoleRegistrar, Zone: bus.DefaultZone, Name: cfg.Name})
+	if err != nil {
+		return err
+	}
+	ctx := context.Background()
+	conn, err := bus.Connect(ctx, bus.Config{URL: cfg.Registrar, Credential: cred})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if cred, err = minter.Issue(bus.Identity{Role: bus.RoleSystem, Zone: bus.DefaultZone, Name: cfg.Name}); err != nil {
+		return err
+	}
+	system, err := bus.ConnectSystem(ctx, bus.Config{URL: cfg.Registrar, Credential: cred})
+	if err != nil {
+		return err
+	}
+	defer system.Close()
+	r, err := bus.StartRegistrar(ctx, conn, bus.RegistrarConfig{System: system})
+	if err != nil {
+		return err
+	}
+	defer r.Stop()
+	fmt.Println("registrar serves")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test is gone
 	return nil
 }
 
