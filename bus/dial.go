@@ -220,8 +220,12 @@ type serverInfo struct {
 	Nonce string `json:"nonce"`
 }
 
-// maxInfo bounds what is read of a hub's first line, in bytes.
-const maxInfo = 64 << 10
+const (
+	// maxInfo bounds what is read of a hub's first line, in bytes.
+	maxInfo = 64 << 10
+	// informWait is how long a hub may take to say it.
+	informWait = 5 * time.Second
+)
 
 // inform reads what a hub says of itself. It cannot be had over WebSocket. Errors: the hub was not reached, or says
 // something else.
@@ -244,7 +248,7 @@ func (c *Conn) inform(ctx context.Context, raw string) (info serverInfo, err err
 	defer func() { _ = nc.Close() }() // nothing is written
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
-	if err := nc.SetReadDeadline(time.Now().Add(dialTimeout)); err != nil {
+	if err := nc.SetReadDeadline(time.Now().Add(informWait)); err != nil {
 		return info, err
 	}
 	line, err := bufio.NewReader(io.LimitReader(nc, maxInfo)).ReadString('\n')

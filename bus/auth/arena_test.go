@@ -116,10 +116,17 @@ func dial(t *testing.T, url string, base nats.Options, opts ...nats.Option) *nat
 			return nil
 		},
 	}, opts...)
-	nc, err := nats.Connect(url, opts...)
-	require.NoError(t, err)
-	t.Cleanup(nc.Close)
-	return nc
+	deadline := time.Now().Add(patience)
+	for {
+		nc, err := nats.Connect(url, opts...)
+		if err == nil {
+			t.Cleanup(nc.Close)
+			return nc
+		}
+		// On a busy machine a hub may give up on a client that takes long to show its credential.
+		require.NotErrorIs(t, err, nats.ErrAuthorization)
+		require.True(t, time.Now().Before(deadline), "not connected: %v", err)
+	}
 }
 
 // client is an attacker's connection with what the hub says to it.

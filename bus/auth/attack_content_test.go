@@ -68,13 +68,13 @@ func startVictim(t *testing.T, a *arena) *live {
 }
 
 // presence is what the hub says of the neighbour.
-func presence(t *testing.T, a *arena, of bus.SandboxID) (bus.Presence, error) {
+func presence(t *testing.T, a *arena) (bus.Presence, error) {
 	t.Helper()
 	conn := a.Connect(t, a.Issue(t, bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: "h9"}, 0))
 	defer conn.Close()
 	d, err := bus.OpenDirectory(t.Context(), conn)
 	require.NoError(t, err)
-	return d.Lookup(t.Context(), bus.DefaultZone, of)
+	return d.Lookup(t.Context(), bus.DefaultZone, neighbour)
 }
 
 func encode(t *testing.T, m proto.Message) []byte {
@@ -153,7 +153,7 @@ func TestAttackWithContent(t *testing.T) {
 	require.NoError(t, err)
 	var resp sandbusv1.HelloResponse
 	require.NoError(t, proto.Unmarshal(reply.Data, &resp))
-	p, err := presence(t, a, neighbour)
+	p, err := presence(t, a)
 	require.NoError(t, err)
 	require.Equal(t, v.target.Instance, p.Instance)
 	require.False(t, p.Draining)
@@ -220,7 +220,7 @@ func TestAttackFlood(t *testing.T) {
 	caller, err := bus.NewCaller(a.Connect(t, a.Issue(t, bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: "h1"}, 0)))
 	require.NoError(t, err)
 	defer caller.Close()
-	before, err := presence(t, a, neighbour)
+	before, err := presence(t, a)
 	require.NoError(t, err)
 
 	quit := make(chan struct{})
@@ -249,10 +249,10 @@ func TestAttackFlood(t *testing.T) {
 	close(quit)
 	wg.Wait()
 	require.Eventually(t, func() bool { // a beat that the neighbour sent meanwhile or after has come through
-		p, err := presence(t, a, neighbour)
+		p, err := presence(t, a)
 		return err == nil && p.LastBeat.After(before.LastBeat)
 	}, patience, 100*time.Millisecond)
-	p, err := presence(t, a, neighbour)
+	p, err := presence(t, a)
 	require.NoError(t, err)
 	require.Equal(t, v.target.Instance, p.Instance)
 	require.Equal(t, before.Started, p.Started, "it was lost in between")
@@ -313,7 +313,7 @@ func TestAttackWithMalformedProtocol(t *testing.T) {
 			require.False(t, a.arrived(t, "forged", sentinel), "it was delivered")
 		})
 	}
-	p, err := presence(t, a, neighbour)
+	p, err := presence(t, a)
 	require.NoError(t, err)
 	require.Equal(t, v.target.Instance, p.Instance)
 }

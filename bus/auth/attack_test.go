@@ -79,8 +79,12 @@ func wrongPublishes() []publish {
 	}
 	for _, key := range []string{"$KV.presence.main.mallory", "$KV.presence.main.victim"} {
 		for _, h := range []nats.Header{
-			{"Nats-Rollup": {"all"}}, {"Nats-Rollup": {"sub"}}, {"Nats-TTL": {"never"}}, {"Nats-TTL": {"1s"}},
-			{"KV-Operation": {"PURGE"}}, {"Nats-Expected-Last-Sequence": {"0"}},
+			{"Nats-Rollup": {"all"}},
+			{"Nats-Rollup": {"sub"}},
+			{"Nats-TTL": {"never"}},
+			{"Nats-TTL": {"1s"}},
+			{"KV-Operation": {"PURGE"}},
+			{"Nats-Expected-Last-Sequence": {"0"}},
 		} {
 			out = append(out, publish{subject: key, header: h})
 		}

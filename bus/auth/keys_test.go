@@ -197,7 +197,7 @@ func TestRegister(t *testing.T) {
 	require.True(t, list[1].Expires.IsZero())
 	text, err := json.Marshal(list)
 	require.NoError(t, err)
-	require.NotContains(t, string(text), "SU", "a seed is in the register")
+	require.NotRegexp(t, `\bSU[A-Z2-7]{56}\b`, string(text), "a seed is in the register")
 }
 
 // TestMinting measures; BenchmarkMinting is the figure.
@@ -206,7 +206,7 @@ func TestMinting(t *testing.T) {
 	m, err := keys.Minter(auth.DefaultTenant, bus.RoleSandbox)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, m.Close()) }()
-	const n = 2000
+	const n = 500 // with the race detector each takes 10 ms
 	begin := time.Now()
 	seen := map[string]bool{}
 	for range n {

@@ -196,7 +196,7 @@ func TestRenewal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			closed, asked := make(chan error, 1), make(chan struct{}, 1)
-			cred := o.Issue(t, sandbox("box1"), 6*time.Second) // whoever is slower to connect than that fails here
+			cred := o.Issue(t, sandbox("box1"), 10*time.Second) // whoever is slower to connect than that fails here
 			cfg := o.Config(t, cred)
 			cfg.OnClosed = func(err error) { closed <- err }
 			cfg.Renew = func(context.Context) (bus.Credential, error) {

@@ -60,7 +60,7 @@ func checkFree(opts *server.Options) error {
 		if l.port <= 0 {
 			continue
 		}
-		taken, err := net.Listen("tcp", net.JoinHostPort(l.host, strconv.Itoa(l.port))) //nolint:noctx,gosec // it does not wait, and is only a question
+		taken, err := net.Listen("tcp", net.JoinHostPort(l.host, strconv.Itoa(l.port))) //nolint:noctx // it does not wait, and is only a question
 		if err != nil {
 			return fmt.Errorf("hub port %d: %w", l.port, err)
 		}
