@@ -207,6 +207,9 @@ func TestC54DuplicateAttach(t *testing.T) {
 		err := (&plainrelay.Worker{Relay: addr, Token: workerToken, Sandbox: "plain", Dir: r.dir}).Run(t.Context())
 		require.Equal(t, codes.AlreadyExists, status.Code(err), "%v", err)
 	}
+	r.worker("taken")
+	err := (&plainrelay.Worker{Relay: g.addr, Token: workerToken, Sandbox: "taken", Dir: r.dir}).Run(t.Context())
+	require.Equal(t, codes.AlreadyExists, status.Code(err), "%v", err)
 	require.NoError(t, sb.Command("true").Run(t.Context()), "the first one goes on")
 	select {
 	case err := <-ended:

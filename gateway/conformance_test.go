@@ -22,6 +22,7 @@ func TestConformance(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conformance.Run(t, func(tb testing.TB) transport.Transport {
+				tb.Helper()
 				tr, err := relay.New(relay.Config{Addr: c.addr, Sandbox: "box", Token: harnessToken, FastTier: c.fast})
 				require.NoError(tb, err)
 				return tr

@@ -58,14 +58,14 @@ func (g *Gateway) drive(ctx context.Context, r *run, exec *sandboxv1.Exec) (last
 		}
 		cmd, truncated, err = g.collect(ctx, r, sb, exec, fast)
 	}
-	last, err = g.last(r, exec, cmd, truncated, err)
+	last, err = g.last(r, exec, truncated, err)
 	g.cfg.Logger.Info("exec", "harness", r.key.harness, "sandbox", r.key.sandbox, "req_id", r.key.req, "fast", fast,
 		"outcome", string(cmd.Outcome.Kind), "known", err == nil, "run_ms", time.Since(begin).Milliseconds())
 	return last, fast, err
 }
 
 // command prepares a command with what both ways have in common.
-func command(r *run, sb *harnesslib.Sandbox, exec *sandboxv1.Exec) *harnesslib.Cmd {
+func command(sb *harnesslib.Sandbox, exec *sandboxv1.Exec) *harnesslib.Cmd {
 	cmd := sb.ScriptCommand(exec.GetCommand())
 	cmd.Timeout = time.Duration(exec.GetTimeoutS()) * time.Second
 	if len(exec.GetStdin()) > 0 {
@@ -76,7 +76,7 @@ func command(r *run, sb *harnesslib.Sandbox, exec *sandboxv1.Exec) *harnesslib.C
 
 // stream runs a command whose output goes out while it runs.
 func (g *Gateway) stream(ctx context.Context, r *run, sb *harnesslib.Sandbox, exec *sandboxv1.Exec) (*harnesslib.Cmd, error) {
-	cmd := named(ctx, command(r, sb, exec), r, sb)
+	cmd := named(ctx, command(sb, exec), r, sb)
 	cmd.Stdout = output{ctx, r, sandboxv1.Stream_STREAM_STDOUT}
 	cmd.Stderr = output{ctx, r, sandboxv1.Stream_STREAM_STDERR}
 	return cmd, cmd.Run(ctx)
@@ -115,7 +115,7 @@ func named(ctx context.Context, cmd *harnesslib.Cmd, r *run, sb *harnesslib.Sand
 
 // collect runs a command whose output is wanted at its end.
 func (g *Gateway) collect(ctx context.Context, r *run, sb *harnesslib.Sandbox, exec *sandboxv1.Exec, fast bool) (cmd *harnesslib.Cmd, truncated bool, err error) {
-	cmd = command(r, sb, exec)
+	cmd = command(sb, exec)
 	if fast {
 		cmd.FastID = r.key.execID(r.content)
 	} else {
@@ -132,7 +132,7 @@ func (g *Gateway) collect(ctx context.Context, r *run, sb *harnesslib.Sandbox, e
 }
 
 // last says how a command ended.
-func (g *Gateway) last(r *run, exec *sandboxv1.Exec, cmd *harnesslib.Cmd, truncated bool, err error) (*sandboxv1.ExecEvent, error) {
+func (g *Gateway) last(r *run, exec *sandboxv1.Exec, truncated bool, err error) (*sandboxv1.ExecEvent, error) {
 	req := r.key.req
 	ee, ran := errors.AsType[*harnesslib.ExitError](err)
 	switch {

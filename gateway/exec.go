@@ -135,7 +135,9 @@ func execError(req uint64, message string) *sandboxv1.ExecEvent {
 }
 
 // notRun is the last event of a command that did not run.
-func notRun(req uint64, why error) *sandboxv1.ExecEvent { return execError(req, relay.Refused+why.Error()) }
+func notRun(req uint64, why error) *sandboxv1.ExecEvent {
+	return execError(req, relay.Refused+why.Error())
+}
 
 func execEnd(req uint64, code int32, truncated bool) *sandboxv1.ExecEvent {
 	return &sandboxv1.ExecEvent{Event: &sandboxv1.ExecEvent_End{End: &sandboxv1.End{ReqId: req, ExitCode: code, Truncated: truncated}}}

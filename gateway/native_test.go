@@ -12,11 +12,11 @@ import (
 
 func TestSimpleWords(t *testing.T) {
 	for command, want := range map[string][]string{
-		"cat file":               {"cat", "file"},
+		"cat file":                {"cat", "file"},
 		" cat  -- 'a b'\"c d\"\n": {"cat", "--", "a bc d"},
-		"[ -r x ]":               {"[", "-r", "x", "]"},
-		"test -f ''":             {"test", "-f", ""},
-		"cat '$x `y` \\ !'":      {"cat", "$x `y` \\ !"},
+		"[ -r x ]":                {"[", "-r", "x", "]"},
+		"test -f ''":              {"test", "-f", ""},
+		"cat '$x `y` \\ !'":       {"cat", "$x `y` \\ !"},
 	} {
 		got, ok := simpleWords(command)
 		require.True(t, ok, command)

@@ -240,7 +240,9 @@ func TestRelayRefusals(t *testing.T) {
 	_, err = tr.Exec(t.Context(), transport.Command{Script: "true"})
 	require.ErrorIs(t, err, transport.ErrClosed)
 	for _, cfg := range []relay.Config{
-		{Addr: "nowhere", Sandbox: "box", Token: "x"}, {Addr: gw, Sandbox: "No.Such", Token: "x"}, {Addr: gw, Sandbox: "box"},
+		{Addr: "nowhere", Sandbox: "box", Token: "x"},
+		{Addr: gw, Sandbox: "No.Such", Token: "x"},
+		{Addr: gw, Sandbox: "box"},
 		{Addr: gw, Sandbox: "box", Token: "x", Ceiling: 365 * 24 * time.Hour},
 	} {
 		_, err := relay.New(cfg)

@@ -41,6 +41,7 @@ const tokens = `# who may do what
 harness ci ` + harnessToken + `
 harness narrow ` + otherToken + ` other
 sandbox plain ` + workerToken + `
+sandbox taken ` + workerToken + `
 `
 
 // rig is a hub with a worker of the bus in sandbox "box", and gateways in front of it.

@@ -84,8 +84,8 @@ func readTokens(path string, fi os.FileInfo) ([]tokenEntry, error) {
 	switch {
 	case !fi.Mode().IsRegular() || fi.Size() > maxTokenFile:
 		return nil, fmt.Errorf("tokens %s: want a regular file of at most %d bytes", path, maxTokenFile)
-	case fi.Mode().Perm()&0o077 != 0:
-		return nil, fmt.Errorf("tokens %s: others may read it (mode %04o): want 0600", path, fi.Mode().Perm())
+	case fi.Mode().Perm()&0o007 != 0: // a group may: it is how Kubernetes hands secrets to a user that is not root
+		return nil, fmt.Errorf("tokens %s: everybody may read it (mode %04o): want 0600, or 0640", path, fi.Mode().Perm())
 	}
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -74,15 +74,15 @@ func TestTokens(t *testing.T) {
 
 func TestTokenFiles(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                   "no token",
-		"# only a comment\n":                 "no token",
-		"harness ci\n":                       "line 1",
-		"\nsandbox box secret-0123456789 x":  "line 2",
-		"robot ci secret-0123456789":         `want "sandbox ID TOKEN"`,
-		"harness Ci secret-0123456789":       "harness id",
-		"sandbox * secret-0123456789":        "sandbox id",
-		"harness ci secret-0123456789 a *":   "sandbox id",
-		"harness ci short":                   "has 5 bytes: want at least 16",
+		"":                                  "no token",
+		"# only a comment\n":                "no token",
+		"harness ci\n":                      "line 1",
+		"\nsandbox box secret-0123456789 x": "line 2",
+		"robot ci secret-0123456789":        `want "sandbox ID TOKEN"`,
+		"harness Ci secret-0123456789":      "harness id",
+		"sandbox * secret-0123456789":       "sandbox id",
+		"harness ci secret-0123456789 a *":  "sandbox id",
+		"harness ci short":                  "has 5 bytes: want at least 16",
 		"harness a secret-0123456789\nharness b secret-0123456789": "line 2: the token of a again",
 		"sandbox a secret-0123456789\nharness b secret-0123456789": "line 2: the token of a again",
 	} {
@@ -98,6 +98,9 @@ func TestTokenFiles(t *testing.T) {
 	_, err := gateway.OpenTokens(path)
 	require.NoError(t, err, "sandboxes may share one")
 	require.NoError(t, os.Chmod(path, 0o640))
+	_, err = gateway.OpenTokens(path)
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(path, 0o644))
 	_, err = gateway.OpenTokens(path)
 	require.ErrorContains(t, err, "0600")
 	_, err = gateway.OpenTokens(filepath.Join(t.TempDir(), "none"))
@@ -134,7 +137,9 @@ func TestTLS(t *testing.T) {
 	require.ErrorContains(t, err, "without TLS")
 
 	cert, pool := certificate(t)
-	addr := r.gateway(func(c *gateway.Config) { c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13} }).addr
+	addr := r.gateway(func(c *gateway.Config) {
+		c.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS13}
+	}).addr
 	tr, err := relay.New(relay.Config{Addr: addr, Sandbox: "box", Token: harnessToken, TLS: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS13}})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, tr.Close()) }()

@@ -35,7 +35,7 @@ A harness that calls SandboxExec.Exec runs its command in the sandbox of that id
 there when the output is wanted at the end, as a process of its own when it streams. A worker that calls
 SandboxWorker.Attach appears in "sandbus ps" like any other, and every harness of the bus can run commands in it.
 
-Who may do what stands in the file of --tokens, of which others may not read (mode 0600), one right a line:
+Who may do what stands in the file of --tokens, which not everybody may read (mode 0600), one right a line:
 
   sandbox ID TOKEN              a worker with TOKEN may attach as sandbox ID
   harness NAME TOKEN [ID...]    a harness with TOKEN may use these sandboxes; none named means all

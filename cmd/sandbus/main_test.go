@@ -69,10 +69,12 @@ func TestScripts(t *testing.T) {
 				defer func() { ts.Check(t.Close()) }()
 				res, err := t.Exec(context.Background(), transport.Command{Script: args[3]})
 				if err != nil {
-					fmt.Fprintln(ts.Stdout(), err)
+					_, err = fmt.Fprintln(ts.Stdout(), err)
+					ts.Check(err)
 					return
 				}
-				fmt.Fprintf(ts.Stdout(), "%sexit code %d\n", res.Stdout, *res.ExitCode)
+				_, err = fmt.Fprintf(ts.Stdout(), "%sexit code %d\n", res.Stdout, *res.ExitCode)
+				ts.Check(err)
 			},
 			// attach attaches a sandbox/v1 worker until the end of the script: attach FILE TOKEN SANDBOX
 			"attach": func(ts *testscript.TestScript, _ bool, args []string) {
@@ -82,7 +84,7 @@ func TestScripts(t *testing.T) {
 				go func() { ended <- w.Run(ctx) }()
 				ts.Defer(func() {
 					cancel(errors.New("the script is over"))
-					<-ended
+					_ = <-ended // the gateway may have ended before
 				})
 			},
 			// token writes a credential to a file as the shell's > would: token FILE ROLE ID
