@@ -66,7 +66,7 @@ func (s *session) Close() {
 }
 
 // harnessConfig is how the command line and the environment want to reach a hub.
-func (a *app) harnessConfig() (harnesslib.Config, error) {
+func (a *app) harnessConfig() (harnesslib.Config, error) { //nolint:unparam // settings of credentials can be wrong
 	cfg := harnesslib.Config{
 		URL: or(a.url, os.Getenv("SANDBUS_URL")), Credentials: or(a.creds, os.Getenv("SANDBUS_CREDS")),
 		Zone: or(a.zone, os.Getenv("SANDBUS_ZONE")), Logger: a.logger(),
