@@ -39,7 +39,7 @@ func TestRunAs(t *testing.T) {
 	for name, path := range testenv.Shells(t) {
 		t.Run(name, func(t *testing.T) {
 			n := newNetwork(t)
-			dir, err := os.MkdirTemp("", "sandbus-run-as-") // the user must be able to reach it
+			dir, err := os.MkdirTemp("", "sandbus-run-as-") //nolint:usetesting // the user must be able to reach it
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 			require.NoError(t, os.Chmod(dir, 0o777))

@@ -229,4 +229,3 @@ func FuzzPresence(f *testing.F) {
 		}
 	})
 }
-

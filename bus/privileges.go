@@ -27,11 +27,8 @@ func (p Privileges) String() string {
 	return fmt.Sprintf("uid %d, gid %d, effective capabilities %#x, %s", p.UID, p.GID, p.Capabilities, more)
 }
 
-// Wire is the message for the privileges; nil for nil.
-func (p *Privileges) Wire() *sandbusv1.Privileges {
-	if p == nil {
-		return nil
-	}
+// Wire is the message for the privileges.
+func (p Privileges) Wire() *sandbusv1.Privileges {
 	return &sandbusv1.Privileges{Uid: p.UID, Gid: p.GID, Capabilities: p.Capabilities, NoNewPrivs: p.NoNewPrivs}
 }
 

@@ -118,8 +118,10 @@ func FuzzExecEnd(f *testing.F) {
 		c := &Cmd{ctx: t.Context()}
 		err := c.finish(bus.Frame{Kind: bus.FrameEnd, Body: b})
 		if err == nil && !c.Running {
-			require.Equal(t, Outcome{Kind: Exited, Message: c.Outcome.Message, Signal: c.Outcome.Signal, Stage: c.Outcome.Stage,
-				Clock: c.Outcome.Clock, Errno: c.Outcome.Errno}, c.Outcome)
+			require.Equal(t, Outcome{
+				Kind: Exited, Message: c.Outcome.Message, Signal: c.Outcome.Signal, Stage: c.Outcome.Stage,
+				Clock: c.Outcome.Clock, Errno: c.Outcome.Errno,
+			}, c.Outcome)
 		}
 		if err != nil {
 			require.NotContains(t, err.Error(), "\x1b")

@@ -25,15 +25,18 @@ func TestRequirements(t *testing.T) {
 		"plain":              {Requirements{RequireUnprivileged: true}, SandboxInfo{Files: plain, Commands: plain}, ""},
 		"root": {
 			Requirements{RequireUnprivileged: true},
-			SandboxInfo{Files: plain, Commands: &bus.Privileges{NoNewPrivs: true}}, "commands have uid 0",
+			SandboxInfo{Files: plain, Commands: &bus.Privileges{NoNewPrivs: true}},
+			"commands have uid 0",
 		},
 		"capable": {
 			Requirements{RequireUnprivileged: true},
-			SandboxInfo{Files: &bus.Privileges{UID: 1, Capabilities: 1 << 21, NoNewPrivs: true}, Commands: plain}, "capabilities 0x200000",
+			SandboxInfo{Files: &bus.Privileges{UID: 1, Capabilities: 1 << 21, NoNewPrivs: true}, Commands: plain},
+			"capabilities 0x200000",
 		},
 		"sudo": {
 			Requirements{RequireUnprivileged: true},
-			SandboxInfo{Files: plain, Commands: &bus.Privileges{UID: 1}}, "may gain more",
+			SandboxInfo{Files: plain, Commands: &bus.Privileges{UID: 1}},
+			"may gain more",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

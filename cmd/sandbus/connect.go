@@ -66,7 +66,7 @@ func (s *session) Close() {
 }
 
 // harnessConfig is how the command line and the environment want to reach a hub.
-func (a *app) harnessConfig() (harnesslib.Config, error) { //nolint:unparam // settings that can be wrong are on their way
+func (a *app) harnessConfig() (harnesslib.Config, error) {
 	cfg := harnesslib.Config{
 		URL: or(a.url, os.Getenv("SANDBUS_URL")), Credentials: or(a.creds, os.Getenv("SANDBUS_CREDS")),
 		CredentialsCommand: strings.Fields(or(a.credsCommand, os.Getenv("SANDBUS_CREDS_COMMAND"))),

@@ -15,7 +15,7 @@ import (
 // tokenVar is the credential's variable, tokenFDVar that of the descriptor which has it.
 const (
 	tokenVar   = "SANDBUS_TOKEN"
-	tokenFDVar = "SANDBUS_TOKEN_FD"
+	tokenFDVar = "SANDBUS_TOKEN_FD" //nolint:gosec // G101: the name of a variable
 )
 
 // hideToken starts this program anew when its credential stands in its environment or arguments: /proc shows those of

@@ -30,6 +30,7 @@ type Exec struct {
 	end     context.CancelCauseFunc // its cause says why the exec must end
 	hold    context.Context         //nolint:containedctx // while it lasts the log waits for its readers
 	release context.CancelCauseFunc
+	gone    func()        // called before done is closed: the exec is not alive any more
 	started chan struct{} // closed when the command runs, or never will
 	done    chan struct{} // closed when the outcome is known
 	spool   *spool
@@ -59,6 +60,7 @@ func (e *Exec) run() {
 		e.mu.Unlock()
 		e.end(errEnded)
 		e.release(errEnded)
+		e.gone()
 		close(e.done)
 	}()
 	// What was printed before a timeout or an abort is not lost to a reader that is slow, unless it is very slow.

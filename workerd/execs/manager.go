@@ -99,6 +99,7 @@ func (m *Manager) Start(spec Spec) (e *Exec, joined bool, err error) {
 		Log: spec.newLog(), spec: spec, cfg: &m.cfg, arrived: time.Now(), began: time.Now(),
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
+	e.gone = m.gone
 	e.life, e.end = context.WithCancelCause(context.Background())
 	e.hold, e.release = context.WithCancelCause(context.Background())
 	if spec.Spool {
@@ -113,6 +114,13 @@ func (m *Manager) Start(spec Spec) (e *Exec, joined bool, err error) {
 	return e, false, nil
 }
 
+// gone makes room for another exec, before anybody hears of the end of this one.
+func (m *Manager) gone() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.alive--
+}
+
 // over keeps an exec for those who ask later.
 func (m *Manager) over(e *Exec) {
 	r := e.Result()
@@ -120,7 +128,6 @@ func (m *Manager) over(e *Exec) {
 		"code", r.GetOutcome().GetCode(), "run_us", r.GetTiming().GetRunUs(), "stdout_bytes", r.GetStdoutBytes(), "stderr_bytes", r.GetStderrBytes())
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.alive--
 	m.ended = append(m.ended, e.spec.ID)
 	if len(m.ended) > keepMax {
 		delete(m.execs, m.ended[0])

@@ -85,8 +85,8 @@ func ActOnFilesAs(id ID) error {
 		return os.NewSyscallError("setgroups", errno)
 	}
 	// These two return who it was before, and no error.
-	syscall.AllThreadsSyscall(unix.SYS_SETFSGID, uintptr(id.GID), 0, 0)
-	syscall.AllThreadsSyscall(unix.SYS_SETFSUID, uintptr(id.UID), 0, 0)
+	_, _, _ = syscall.AllThreadsSyscall(unix.SYS_SETFSGID, uintptr(id.GID), 0, 0)
+	_, _, _ = syscall.AllThreadsSyscall(unix.SYS_SETFSUID, uintptr(id.UID), 0, 0)
 	now, err := ReadStatus()
 	if err != nil {
 		return err
