@@ -76,7 +76,7 @@ func openLine(ctx context.Context, cfg *Config, upgrade bool) (*line, error) {
 		fmt.Errorf("%w: %s: no answer of a shell within %s", transport.ErrUnreachable, argv[0], cfg.startTimeout()))
 	defer cancel()
 	if err := l.greet(limit, cfg, upgrade && may); err != nil {
-		l.close()
+		l.kill()
 		return nil, err
 	}
 	return l, nil
@@ -165,18 +165,14 @@ func (l *line) greet(ctx context.Context, cfg *Config, upgrade bool) error {
 		half := len(ready) / 2
 		say := fmt.Sprintf(`printf '%%s%%s\n' '%s' '%s'`, ready[:half], ready[half:])
 		text := `{ if command -v bash >/dev/null 2>&1; then ` + say + `; exec bash --norc --noprofile; fi; ` + say + "; }\n"
-		if err := l.send(text); err != nil {
-			return l.unanswered(ctx, cfg, nil, nil)
-		}
+		_ = l.send(text) // who does not take it has ended, which shows
 		out := &answer{want: []string{ready + "\n", ready + "\r\n"}}
 		if err := l.await(ctx, cfg, out, nil); err != nil {
 			return err
 		}
 	}
 	first, second := rand.Text(), rand.Text()
-	if err := l.send(greeting(first, second, cfg.Dir)); err != nil {
-		return l.unanswered(ctx, cfg, nil, nil)
-	}
+	_ = l.send(greeting(first, second, cfg.Dir)) // likewise
 	out, errOut := &answer{want: []string{second + "\n", second + "\r\n"}}, &answer{want: []string{second + "\n", second + "\r\n"}}
 	if err := l.await(ctx, cfg, out, errOut); err != nil {
 		return err
@@ -265,7 +261,7 @@ func (l *line) unanswered(ctx context.Context, cfg *Config, out, errOut *answer)
 	}
 	said := ""
 	for _, a := range []*answer{errOut, out} {
-		if a != nil && said == "" {
+		if said == "" {
 			said = strings.TrimSpace(string(a.got))
 		}
 	}

@@ -43,7 +43,7 @@ func TestBadPrefix(t *testing.T) {
 		"succeeds and does not": {[]string{"true"}, "leads to no shell"},
 		"no shell in it":        {[]string{"env", "-i", "PATH=/nowhere"}, "leads to no shell"},
 		"needs a terminal":      {wrapper(t, "[ -t 0 ] || { echo 'the input device is not a TTY' >&2; exit 1; }"), "not a TTY"},
-		"gives a terminal":      {wrapper(t, `exec "$@" 3>&1 | sed 's/$/\r/'`), "terminal"},
+		"gives a terminal":      {wrapper(t, `exec "$@" 3>&1 | sed -u 's/$/\r/'`), "terminal"},
 		"never answers":         {wrapper(t, "exec sleep 300"), "no answer of a shell within"},
 		"talks for ever":        {wrapper(t, "exec yes"), "prints more than"},
 		"killed":                {wrapper(t, "kill -9 $$"), "killed"},
@@ -83,15 +83,12 @@ func TestBanner(t *testing.T) {
 // TestTailLost: a prefix that loses the end of an output, or ends before it, is lost and never short.
 func TestTailLost(t *testing.T) {
 	for name, text := range map[string]string{
-		"of stdout":        `"$@" | head -c 40000`,
-		"of stderr":        `{ "$@" 2>&1 >&3 | head -c 40000 >&2; } 3>&1`,
-		"dies":             `"$@" & P=$!; (head -c 40000; kill -9 $P) <&0`,
-		"a success behind": `"$@" | head -c 40000; exit 0`,
+		"of stdout":        `"$@" | dd bs=1 count=40000 2>/dev/null`,
+		"of stderr":        `{ "$@" 2>&1 >&3 | dd bs=1 count=40000 >&2 2>/dev/null; } 3>&1`,
+		"dies":             `"$@" | { dd bs=1 count=40000 2>/dev/null; kill -9 $$; }`,
+		"a success behind": `"$@" | dd bs=1 count=40000 2>/dev/null; exit 0`,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if name == "dies" {
-				text = `"$@" | { head -c 40000; kill -9 $$; }`
-			}
 			cfg := command.Config{Prefix: wrapper(t, text), Shell: []string{"sh"}}
 			for _, tr := range []transport.Transport{open(t, cfg), openPerCall(t, cfg)} {
 				res, err := tr.Exec(t.Context(), transport.Command{Script: "head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2"})
@@ -114,7 +111,7 @@ func TestDiesInTheMiddle(t *testing.T) {
 			res := run(t, tr, transport.Command{Script: `eval 'echo $''$'`})
 			shell := strings.TrimSpace(string(res.Stdout))
 			before := tr.Stats()
-			res, err := tr.Exec(t.Context(), transport.Command{Script: "echo ran >>ran; printf part; kill -9 " + shell})
+			res, err := tr.Exec(t.Context(), transport.Command{Script: "echo ran >>ran; printf part; kill -9 -" + shell})
 			require.ErrorIs(t, err, transport.ErrLost)
 			require.Equal(t, "part", string(res.Stdout))
 			require.Equal(t, before, tr.Stats(), "what may have run is not run again")
@@ -122,7 +119,7 @@ func TestDiesInTheMiddle(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, transport.TierFast, res.Tier, "the line is started anew")
 			shell = strings.TrimSpace(string(run(t, tr, transport.Command{Script: `eval 'echo $''$'`}).Stdout))
-			res, err = tr.Exec(t.Context(), transport.Command{Script: "[ -e once ] && echo second || { : >once; kill -9 " + shell + "; }", Repeatable: true})
+			res, err = tr.Exec(t.Context(), transport.Command{Script: "[ -e once ] && echo second || { : >once; kill -9 -" + shell + "; }", Repeatable: true})
 			require.NoError(t, err)
 			require.Equal(t, "second\n", string(res.Stdout))
 			require.Equal(t, transport.TierStream, res.Tier)

@@ -63,7 +63,11 @@ func (s *scanner) mark(b []byte) int {
 		if !whole && len(b) <= maxStatus {
 			return 0
 		}
-		s.ended, s.status, s.broken = true, string(line), !whole
+		if !whole {
+			s.broken = true
+			return len(b)
+		}
+		s.ended, s.status = true, string(line)
 		return 2 + len(line)
 	default:
 		s.broken = true

@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	// stopWindow is how long the far side may take to say that all is dead.
-	stopWindow = 8 * time.Second
-	// graceTenths is how long TERM may take before KILL, in tenths of a second.
-	graceTenths = 20
+	// stopWindow is how long the far side may take to say that all is dead: the start of one more process of the prefix is
+	// in it, and the grace between TERM and KILL, about 2 s.
+	stopWindow = 30 * time.Second
 )
 
 // stopper ends a command before its time, once.
@@ -79,14 +78,14 @@ case $K in *" $p "*) D="$D $p" ;; esac
 done
 }
 __kill() {
-P=$1 S=$2 M=$3 G=$4 K=" $1 " i=0 alive=
+P=$1 S=$2 M=$3 K=" $1 " i=0 alive=
 [ -r /proc/self/stat ] || return 3
 { read -r l <"/proc/$P/stat"; } 2>/dev/null && { set -- ${l##*)}; [ "${20}" = "$S" ] && alive=1; }
 [ -n "$alive" ] || K=" "
 __find
 [ -n "$D" ] && kill -TERM $D 2>/dev/null
-while [ -n "$D" ] && [ "$i" -lt "$G" ]; do
-sleep 0.1 2>/dev/null || sleep 1
+while [ -n "$D" ] && [ "$i" -lt 8 ]; do
+if [ "$i" -lt 4 ]; then sleep 0.1 2>/dev/null || sleep 1; else sleep 0.4 2>/dev/null || sleep 1; fi
 i=$((i + 1))
 __find
 done
@@ -117,7 +116,7 @@ func (t *base) stopFar(l *line, mark string) error {
 	}
 	defer far.kill()
 	j := &job{
-		Command: transport.Command{Script: fmt.Sprintf("__kill %d %s %s=%s %d", l.pid, l.started, markVar, mark, graceTenths)},
+		Command: transport.Command{Script: fmt.Sprintf("__kill %d %s %s=%s", l.pid, l.started, markVar, mark)},
 		define:  []function{{"__kill", killer}}, own: true, last: true,
 	}
 	e := far.call(ctx, j, newStopper(func() error { far.kill(); return nil }))
