@@ -111,6 +111,13 @@ func (r *Receiver) over() bool {
 	return r.ended || r.err != nil
 }
 
+// complete says whether the end frame has arrived.
+func (r *Receiver) complete() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
+}
+
 // The window follows the rate: it grows while a quarter of it is taken within growBelow, so that it is at most what
 // arrives in four times that, and nothing beside the stream waits longer for it (protocol.md: latency beside a stream is
 // window ÷ rate); and it shrinks again when that takes longer than shrinkAbove.
