@@ -22,7 +22,7 @@ import (
 // Config says how to run an embedded hub. Its zero value is a hub with a random port and no state.
 type Config struct {
 	// Dir is where the hub keeps its lock, its key and JetStream's data; other programs of the same user find the hub
-	// by it. Empty means a temporary directory that Stop removes.
+	// by it. A hub that starts there again accepts the tokens of the one before. Empty means a temporary directory that Stop removes.
 	Dir string
 	// Port is the TCP port on 127.0.0.1; zero means a free one, and NoListen means none at all.
 	Port int
@@ -63,7 +63,7 @@ func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Hub{cfg: cfg, minter: bus.NewMinter()}
+	h := &Hub{cfg: cfg}
 	defer func() {
 		if err != nil {
 			h.Stop()
@@ -77,6 +77,9 @@ func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
 		}
 	}
 	if h.state, err = lockState(dir); err != nil {
+		return nil, err
+	}
+	if h.minter, err = h.state.minter(); err != nil {
 		return nil, err
 	}
 	if err := h.serve(); err != nil {
@@ -147,6 +150,9 @@ func (h *Hub) URL() string {
 
 // Dial is a connection inside this process, for bus.Config.
 func (h *Hub) Dial() (net.Conn, error) { return h.srv.InProcessConn() }
+
+// Subscriptions is how many there are at this hub, its own included.
+func (h *Hub) Subscriptions() int { return int(h.srv.NumSubscriptions()) }
 
 // Credential makes a credential for this hub.
 func (h *Hub) Credential(id bus.Identity) (bus.Credential, error) { return h.minter.Issue(id) }
