@@ -21,7 +21,6 @@ import (
 	"github.com/sandbus/sandbus/workerd"
 )
 
-var errEnough = errors.New("the test has seen enough")
 
 // asked makes the requests that hostile workers answer.
 func asked(t *testing.T, sb *harnesslib.Sandbox, w *hostile.Worker, b hostile.Behaviour) error {

@@ -78,6 +78,7 @@ type Conn struct {
 	since     time.Time     // when the connection was made, or lost, last
 	closing   bool
 	again     map[any]func() // who wants to know of a reconnect, by whoever asked
+	back      time.Time      // when the client has reconnected last; zero for never
 }
 
 // ConnectError says that no hub could be reached, or that it refused us.
@@ -242,6 +243,7 @@ func (c *Conn) onReconnect() {
 	case c.accepted <- struct{}{}:
 	default:
 	}
+	c.back = time.Now()
 	c.log.Info("hub connection back")
 	for _, f := range c.again {
 		go f() // it may use the connection
@@ -301,6 +303,25 @@ func (c *Conn) MaxMessage() int { return int(c.nc.MaxPayload()) - 4<<10 }
 
 // Done is closed when the connection has ended for good.
 func (c *Conn) Done() <-chan struct{} { return c.closed }
+
+// isConnected says whether the client is connected now.
+func (c *Conn) isConnected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.connected:
+		return true
+	default:
+		return false
+	}
+}
+
+// backSince says for how long the client is connected again, and whether it was disconnected ever.
+func (c *Conn) backSince() (d time.Duration, ever bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.back), !c.back.IsZero()
+}
 
 // awaitConnected returns when the client is connected. Errors: ErrClosed, the context's cause.
 func (c *Conn) awaitConnected(ctx context.Context) error {

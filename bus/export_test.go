@@ -13,3 +13,10 @@ func IsConnected(c *Conn) bool {
 	up, _ := c.state()
 	return up
 }
+// AcknowledgeMine is Acknowledge as this caller's streams do it.
+func (c *Caller) AcknowledgeMine(t Target, op OpID, seq uint64) {
+	_ = c.conn.publish(c.controlSubject(t, op, "ack"), ackFrame(FrameAck, seq, DefaultWindow)) // likewise
+}
+
+// Sent is how many bytes of messages have left on the connection.
+func (c *Conn) Sent() uint64 { return c.nc.Stats().OutBytes }

@@ -94,6 +94,7 @@ type Cmd struct {
 	ended  chan error
 	// received is the offset behind the output that has come.
 	received int64
+	giveUp   time.Time // when an abort's window is over; zero while there was none
 	stream   *bus.Stream
 	ctx      context.Context //nolint:containedctx // from Start to Wait, as in os/exec
 	feeder   sync.WaitGroup
@@ -366,10 +367,10 @@ func (s *Sandbox) abort(call context.Context, t bus.Target, op bus.OpID, why err
 		giveUp(errUnconfirmed)
 	})
 	context.AfterFunc(call, func() { limit.Stop() })
-	ask, cancel := context.WithTimeout(call, abortWindow)
-	defer cancel()
-	_ = s.hub.caller.Control(ask, t, op, "abort", &sandbusv1.AbortRequest{Reason: "the caller's context ended"},
-		&sandbusv1.AbortResponse{}) // what counts is the op's own end
+	askAbort(call, func(ctx context.Context) (*sandbusv1.StreamEnd, error) {
+		return nil, s.hub.caller.Control(ctx, t, op, "abort", &sandbusv1.AbortRequest{Reason: "the caller's context ended"},
+			&sandbusv1.AbortResponse{}) // what counts is the op's own end
+	})
 }
 
 // execError gives the errors of the fabric the names of this package.
@@ -377,6 +378,9 @@ func execError(err error) error {
 	var be *bus.Error
 	if errors.As(err, &be) && be.Code == sandbusv1.Code_CODE_NOT_FOUND {
 		return fmt.Errorf("%w: %w", ErrUnknownExec, err)
+	}
+	if errors.As(err, &be) && be.Code == sandbusv1.Code_CODE_FORGOTTEN {
+		return fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	if errors.As(err, &be) && (be.Code == sandbusv1.Code_CODE_BUSY || be.Code == sandbusv1.Code_CODE_DRAINING) {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
@@ -531,14 +535,46 @@ func (c *Cmd) next(st *bus.Stream) (bus.Frame, error) {
 	if gone := c.sb.hub.caller.Gone(context.Cause(ctx)); gone != nil { // there is no way to ask for its end
 		return f, fmt.Errorf("%w: %w", ErrLost, gone)
 	}
-	limit, cancel := context.WithTimeoutCause(context.WithoutCancel(c.ctx), abortWindow, errUnconfirmed)
-	defer cancel()
-	_ = st.Abort(limit, "the caller gave up") // what counts is the op's own end
+	return c.nextAborted(st)
+}
+
+// nextAborted is next once the caller has given up. What has not come when the abort's window is over is counted as
+// omitted, if the sandbox has said beside the stream how the exec ended; else the exec is lost.
+func (c *Cmd) nextAborted(st *bus.Stream) (bus.Frame, error) {
+	if c.giveUp.IsZero() {
+		c.giveUp = time.Now().Add(abortWindow)
+	}
+	limit, cancel := context.WithDeadlineCause(context.WithoutCancel(c.ctx), c.giveUp, errUnconfirmed)
+	asked := make(chan *sandbusv1.StreamEnd, 1)
+	go func() {
+		asked <- askAbort(limit, func(ctx context.Context) (*sandbusv1.StreamEnd, error) {
+			return st.Abort(ctx, "the caller gave up") // what counts is the op's own end
+		})
+	}()
+	f, err := c.untilEnd(limit, st)
+	expired := errors.Is(context.Cause(limit), errUnconfirmed)
+	cancel()
+	end := <-asked
+	switch {
+	case err == nil || !expired:
+		return f, err
+	case c.attach: // whose reading it was; the exec goes on
+		return f, context.Cause(c.ctx)
+	case end == nil:
+		c.sb.unheard(st.Target())
+		return f, err
+	}
+	missing := max(0, end.GetStdoutBytes()+end.GetStderrBytes()-c.received)
+	c.received += missing
+	c.Omitted += missing
+	body, err := proto.Marshal(end)
+	return bus.Frame{Kind: bus.FrameEnd, Body: body}, err
+}
+
+// untilEnd takes output until the exec's end, or its start.
+func (c *Cmd) untilEnd(ctx context.Context, st *bus.Stream) (bus.Frame, error) {
 	for {
-		f, err := st.Next(limit)
-		if errors.Is(err, errUnconfirmed) {
-			c.sb.unheard(st.Target())
-		}
+		f, err := st.Next(ctx)
 		if err != nil || f.Kind == bus.FrameEnd || f.Kind == bus.FrameStarted {
 			return f, err
 		}
@@ -547,6 +583,44 @@ func (c *Cmd) next(st *bus.Stream) (bus.Frame, error) {
 		}
 	}
 }
+
+// askAbortEvery is how often an abort is repeated: it may have been lost, and its answer may come to know the end.
+const askAbortEvery = 500 * time.Millisecond
+
+// askAbort asks for an abort until ctx ends or an answer says how the op ended.
+func askAbort(ctx context.Context, ask func(context.Context) (*sandbusv1.StreamEnd, error)) *sandbusv1.StreamEnd {
+	ctx, stop := context.WithCancelCause(ctx)
+	ends := make(chan *sandbusv1.StreamEnd, 1)
+	var asking sync.WaitGroup
+	again := time.NewTicker(askAbortEvery)
+	defer again.Stop()
+	for ctx.Err() == nil {
+		asking.Go(func() { // an answer may take longer than the next question
+			if end, err := ask(ctx); err == nil && end != nil {
+				select {
+				case ends <- end:
+				default:
+				}
+				stop(errAbortAnswered)
+			}
+		})
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+		}
+	}
+	asking.Wait()
+	stop(nil)
+	select {
+	case end := <-ends:
+		return end
+	default:
+		return nil
+	}
+}
+
+// errAbortAnswered is the cause with which the other questions end.
+var errAbortAnswered = errors.New("an answer has come")
 
 // run copies input and output from now on.
 func (c *Cmd) run(st *bus.Stream) {
@@ -620,7 +694,8 @@ func (c *Cmd) take() error {
 		if err := c.output(f); err != nil {
 			limit, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), abortWindow)
 			defer cancel()
-			return errors.Join(err, c.stream.Abort(limit, "the caller's writer failed"))
+			_, aerr := c.stream.Abort(limit, "the caller's writer failed")
+			return errors.Join(err, aerr)
 		}
 	}
 }
@@ -693,6 +768,9 @@ func (c *Cmd) finish(f bus.Frame) error {
 			return context.Cause(c.ctx)
 		}
 		return nil
+	}
+	if total := max(end.GetStdoutBytes()+end.GetStderrBytes(), c.Offset); total != c.received && c.stream != nil {
+		return execError(&bus.StreamError{Rule: fmt.Sprintf("the end says %d bytes of output, %d came or were left out", total, c.received)})
 	}
 	c.Outcome, c.PipeHeld = outcome(end.GetOutcome()), end.GetPipeHeld()
 	var cause error

@@ -218,6 +218,9 @@ func pathError(op, path string, err error) error {
 	if be.Code == sandbusv1.Code_CODE_BUSY || be.Code == sandbusv1.Code_CODE_DRAINING {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
+	if be.Code == sandbusv1.Code_CODE_FORGOTTEN {
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
 	reason := be.Message
 	if _, after, ok := strings.Cut(reason, path+": "); ok && path != "" { // a PathError names it, too
 		reason = after

@@ -260,7 +260,8 @@ func (s *Sandbox) upload(ctx context.Context, t bus.Target, verb string, op bus.
 		if err != nil {
 			abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortWindow)
 			defer cancel()
-			return errors.Join(err, st.Abort(abort, "the source failed"))
+			_, aerr := st.Abort(abort, "the source failed")
+			return errors.Join(err, aerr)
 		}
 	}
 	err = st.Answer(ctx, resp)

@@ -55,12 +55,15 @@ func (w *Worker) startExec(req *bus.Request) {
 		req.EndStream(out, &sandbusv1.StreamEnd{Outcome: &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_ABORTED}})
 		return
 	}
-	e, joined, err := w.execs.Start(spec)
+	e, _, err := w.execs.Start(spec)
 	if err != nil {
 		req.EndStream(out, &sandbusv1.StreamEnd{Error: bus.ToWire(execError(err))})
 		return
 	}
-	v := &view{worker: w, req: req, exec: e, out: out, follow: !m.GetDetach(), owner: !joined && !m.GetDetach(), input: m.GetStdin()}
+	v := &view{worker: w, req: req, exec: e, out: out, follow: !m.GetDetach(), input: m.GetStdin()}
+	if !m.GetDetach() {
+		v.own(ctx)
+	}
 	v.serve(ctx)
 }
 
@@ -154,17 +157,17 @@ func (w *Worker) resizeExec(id bus.OpID, req *sandbusv1.ResizeRequest) (*sandbus
 	return &sandbusv1.ResizeResponse{}, nil
 }
 
-// abortExec ends an exec that may have no stream any more.
-func (w *Worker) abortExec(id bus.OpID) string {
+// abortExec ends an exec that may have no stream any more, or one whose end waits behind much output.
+func (w *Worker) abortExec(id bus.OpID) (state string, end *sandbusv1.StreamEnd) {
 	e, ok := w.execs.Get(string(id))
 	if !ok {
-		return ""
+		return "", nil
 	}
-	if e.Result() != nil {
-		return "ended"
+	if r := e.Result(); r != nil {
+		return "ended", r
 	}
 	e.Abort()
-	return "running"
+	return "running", nil
 }
 
 // view is one reader of an exec.
@@ -174,12 +177,25 @@ type view struct {
 	exec     *execs.Exec
 	out      *bus.Sender
 	offset   int64
-	follow   bool // until the exec ends
-	owner    bool // it started the exec, which ends when nobody is there any more
-	input    bool // it brings input
+	follow   bool   // until the exec ends
+	claim    uint64 // of the one who asked for the start: the exec ends with the last of them (see own)
+	input    bool   // it brings input
 	attached bool
 	omitted  int64
 }
+
+// own makes the view the one whose absence ends the exec, in place of one that asked for the same start before. That one
+// was told to end before this view's handler began, so it cannot claim the exec behind it.
+func (v *view) own(ctx context.Context) {
+	v.worker.claiming.Lock()
+	defer v.worker.claiming.Unlock()
+	if !errors.Is(context.Cause(ctx), bus.ErrReplaced) {
+		v.claim = v.exec.Claim()
+	}
+}
+
+// owner says whether the exec ends with this view.
+func (v *view) owner() bool { return v.exec.Claimed(v.claim) }
 
 // serve streams started, output and end.
 func (v *view) serve(ctx context.Context) {
@@ -206,13 +222,15 @@ func (v *view) serve(ctx context.Context) {
 	if v.input && err == nil {
 		feeding, unfeed := context.WithCancelCause(ctx)
 		fed := make(chan struct{})
-		go func() {
+		v.worker.feeders.Go(func() {
 			defer close(fed)
 			v.feed(feeding)
-		}()
+		})
 		defer func() {
 			unfeed(errEndOfView)
-			<-fed
+			if !errors.Is(context.Cause(ctx), bus.ErrReplaced) { // else it may sit in a write that only the exec's end ends
+				<-fed
+			}
 		}()
 		defer v.closeInput()
 	}
@@ -224,9 +242,9 @@ func (v *view) serve(ctx context.Context) {
 
 var errEndOfView = errors.New("the stream of the exec has ended")
 
-// closeInput lets a feeder go that sits in a write: the exec has ended, or its starter is gone.
+// closeInput lets a feeder go that sits in a write: the exec has ended, or its owner is gone.
 func (v *view) closeInput() {
-	if v.exec.Result() != nil || v.owner {
+	if v.exec.Result() != nil || v.owner() {
 		_ = v.exec.Input().Close() // it may be closed already
 	}
 }
@@ -321,7 +339,7 @@ func (v *view) finish(ctx context.Context, err error) {
 		return
 	}
 	if err != nil {
-		if v.owner && !errors.Is(err, bus.ErrReplaced) && v.exec.Log.Readers() <= 1 {
+		if v.owner() && !errors.Is(err, bus.ErrReplaced) && v.exec.Log.Readers() <= 1 {
 			v.exec.Abort()
 		}
 		if !v.attached || !errors.Is(context.Cause(ctx), bus.ErrAborted) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,9 @@ type Worker struct {
 	files    *files.Root
 	dial     *dial.Dialer
 	search   *search.Root
+
+	claiming sync.Mutex     // orders the claims on execs (see view.claim)
+	feeders  sync.WaitGroup // of streams that were replaced; they end with their exec
 }
 
 // New checks a configuration. Errors name the setting, its value and what would be right.
@@ -81,6 +85,14 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer conn.Close()
+	bulk, err := bus.Connect(ctx, bus.Config{
+		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
+		Name: w.cfg.Credential.Identity().String() + " (bulk)", OnClosed: tell(lost), OnDenied: tell(lost),
+	})
+	if err != nil {
+		return err
+	}
+	defer bulk.Close()
 	defer w.own()()
 	if w.cfg.RunAs != nil {
 		if err := proc.ActOnFilesAs(*w.cfg.RunAs); err != nil {
@@ -121,6 +133,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	defer w.leases.Close()
 	srv := bus.NewServer(conn, w.target, w.cfg.Logger)
+	srv.UseBulk(bulk)
 	w.register(srv)
 	if err := srv.Start(); err != nil {
 		return err
@@ -157,6 +170,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		err = aerr
 	}
 	w.execs.Close()
+	w.feeders.Wait()
 	srv.Stop(grace)
 	if err == nil {
 		announcer.Goodbye(context.Cause(ctx).Error())
@@ -199,15 +213,15 @@ func tell(to chan error) func(error) {
 func (w *Worker) register(srv *bus.Server) {
 	srv.HandleQuick("fs.stat", bus.Quick(w.files.Stat))
 	bus.Handle(srv, "fs.list", noContext(w.files.List))
-	bus.Handle(srv, "fs.mkdir", noContext(w.files.Mkdir))
-	bus.Handle(srv, "fs.remove", noContext(w.files.Remove))
-	bus.Handle(srv, "fs.rename", noContext(w.files.Rename))
-	bus.Handle(srv, "fs.chmod", noContext(w.files.Chmod))
-	bus.Handle(srv, "fs.symlink", noContext(w.files.Symlink))
+	bus.HandleOnce(srv, "fs.mkdir", noContext(w.files.Mkdir))
+	bus.HandleOnce(srv, "fs.remove", noContext(w.files.Remove))
+	bus.HandleOnce(srv, "fs.rename", noContext(w.files.Rename))
+	bus.HandleOnce(srv, "fs.chmod", noContext(w.files.Chmod))
+	bus.HandleOnce(srv, "fs.symlink", noContext(w.files.Symlink))
 	bus.Handle(srv, "fs.readlink", noContext(w.files.Readlink))
 	bus.Handle(srv, "fs.mime", noContext(w.files.Mime))
-	bus.Handle(srv, "fs.edit", noContext(w.files.Edit))
-	bus.HandleOp(srv, "fs.copy", w.files.Copy)
+	bus.HandleOnce(srv, "fs.edit", noContext(w.files.Edit))
+	bus.HandleOnce(srv, "fs.copy", w.files.Copy)
 	bus.HandleOp(srv, "fs.hash", w.files.Hash)
 	bus.HandleOp(srv, "fs.batch", w.files.Batch)
 	srv.HandleStream("fs.upload", w.files.Upload)

@@ -24,7 +24,7 @@ import (
 // Config says how to run an embedded hub. Its zero value is a hub with a random port and no state.
 type Config struct {
 	// Dir is where the hub keeps its lock, its key and JetStream's data; other programs of the same user find the hub
-	// by it. Empty means a temporary directory that Stop removes.
+	// by it. A hub that starts there again accepts the tokens of the one before. Empty means a temporary directory that Stop removes.
 	Dir string
 	// Port is the TCP port on 127.0.0.1; zero means a free one, and NoListen means none at all.
 	Port int
@@ -89,9 +89,6 @@ func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	h := &Hub{cfg: cfg}
 	if cfg.Keys != nil {
 		h.issuer = &keysIssuer{cfg.Keys}
-	} else {
-		h.minter = bus.NewMinter()
-		h.issuer = h.minter
 	}
 	defer func() {
 		if err != nil {
@@ -107,6 +104,12 @@ func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	}
 	if h.state, err = lockState(dir); err != nil {
 		return nil, err
+	}
+	if cfg.Keys == nil {
+		if h.minter, err = h.state.minter(); err != nil {
+			return nil, err
+		}
+		h.issuer = h.minter
 	}
 	if err := h.serve(); err != nil {
 		return nil, err
@@ -190,6 +193,9 @@ func (h *Hub) LeafURL() (string, error) { return h.srv.LeafURL() }
 
 // Dial is a connection inside this process, for bus.Config.
 func (h *Hub) Dial() (net.Conn, error) { return h.srv.srv.InProcessConn() }
+
+// Subscriptions is how many there are at this hub, its own included.
+func (h *Hub) Subscriptions() int { return int(h.srv.srv.NumSubscriptions()) }
 
 // Credential makes a credential for this hub.
 func (h *Hub) Credential(id bus.Identity) (bus.Credential, error) { return h.issuer.Issue(id) }

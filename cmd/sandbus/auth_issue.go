@@ -30,7 +30,7 @@ func newAuthIssue(flags *authFlags) *cobra.Command {
 		Use:   "issue (sandbox|harness|registrar|site|system) ID",
 		Short: "Print a credential",
 		Long: `issue prints a credential: with keys of "auth init" one of their operator, as a NATS credentials file; without, or with
---local, a token of the hub that runs on this machine, which is valid as long as that hub runs.
+--local, a token of the hub that runs on this machine, which holds for that hub's state directory.
 
 Store it in a file of mode 0600 (--out does) for --creds and SANDBUS_CREDS, or pass it as SANDBUS_TOKEN (--token prints
 one string). A worker, harness or registrar reads its file again before the credential ends: renew it by issuing another
@@ -102,7 +102,7 @@ func (f *issueFlags) issue(id bus.Identity) (bus.Credential, error) {
 		}
 	}
 	if f.ttlIsOn {
-		return bus.Credential{}, errors.New(`--ttl: a hub's own token lives as long as that hub; make keys by "sandbus auth init"`)
+		return bus.Credential{}, errors.New(`--ttl: a hub's own token has no end; make keys by "sandbus auth init"`)
 	}
 	if id.Role != bus.RoleSandbox && id.Role != bus.RoleHarness {
 		return bus.Credential{}, fmt.Errorf(`a %s needs an operator's credential; make keys by "sandbus auth init"`, id.Role)

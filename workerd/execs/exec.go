@@ -37,6 +37,7 @@ type Exec struct {
 	total   int64         // bytes of output that the log was given; for the drain's goroutines, one after the other
 	totalMu sync.Mutex    // guards total
 	reason  atomic.Uint32 // the first reason to end it: an OutcomeKind, with a Clock in the second byte
+	owner   atomic.Uint64 // the latest claim
 
 	mu       sync.Mutex // guards the fields below
 	cmd      *proc.Cmd
@@ -308,6 +309,12 @@ func (e *Exec) killedForMemory(o *sandbusv1.Outcome, before int) bool {
 
 // ID is the exec's name.
 func (e *Exec) ID() string { return e.spec.ID }
+
+// Claim makes somebody the exec's owner, in place of the one before. A claim is never zero.
+func (e *Exec) Claim() uint64 { return e.owner.Add(1) }
+
+// Claimed says whether a claim is the latest one.
+func (e *Exec) Claimed(claim uint64) bool { return claim != 0 && e.owner.Load() == claim }
 
 // Detached says whether nobody's absence ends the exec.
 func (e *Exec) Detached() bool { return e.spec.Detach }
