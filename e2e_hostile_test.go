@@ -2,7 +2,6 @@ package sandbus_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"runtime/metrics"
