@@ -36,8 +36,17 @@ type Hub struct {
 	caller *bus.Caller
 	zone   bus.Zone
 
-	mu  sync.Mutex // guards the field below
+	mu  sync.Mutex // guards the fields below
 	dir *bus.Directory
+	// located is where sandboxes were found: presence is asked once for each, so that a hub that chooses a new leader, or
+	// a server of it that lags behind, holds nobody up. What is not there any more is found out by the hub's word.
+	located map[place]bus.Target
+}
+
+// place names a sandbox.
+type place struct {
+	zone bus.Zone
+	id   bus.SandboxID
 }
 
 // Connect reaches the hub. Errors: a setting that is wrong; the hub was not reached in time or refuses the
@@ -64,7 +73,7 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &Hub{conn: conn, caller: caller, zone: zone}, nil
+	return &Hub{conn: conn, caller: caller, zone: zone, located: map[place]bus.Target{}}, nil
 }
 
 func credential(cfg Config) (bus.Credential, error) {
@@ -128,9 +137,6 @@ type Sandbox struct {
 	hub  *Hub
 	zone bus.Zone
 	id   bus.SandboxID
-
-	mu     sync.Mutex // guards the field below
-	target bus.Target // zero: to be looked up
 }
 
 // ID is the sandbox's name.
@@ -151,29 +157,31 @@ func (s *Sandbox) Info(ctx context.Context) (SandboxInfo, error) {
 
 // locate returns the worker instance to address.
 func (s *Sandbox) locate(ctx context.Context) (bus.Target, error) {
-	s.mu.Lock()
-	t := s.target
-	s.mu.Unlock()
-	if t != (bus.Target{}) {
+	h, at := s.hub, place{s.zone, s.id}
+	h.mu.Lock()
+	t, ok := h.located[at]
+	h.mu.Unlock()
+	if ok {
 		return t, nil
 	}
 	p, err := s.Info(ctx)
 	if err != nil {
 		return bus.Target{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.target = p.Target()
-	return s.target, nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.located[at] = p.Target()
+	return p.Target(), nil
 }
 
 // moved forgets an instance that does not answer and looks for its successor; ok is false when there is none.
 func (s *Sandbox) moved(ctx context.Context, old bus.Target) (t bus.Target, ok bool, err error) {
-	s.mu.Lock()
-	if s.target == old {
-		s.target = bus.Target{}
+	h, at := s.hub, place{s.zone, s.id}
+	h.mu.Lock()
+	if h.located[at] == old {
+		delete(h.located, at)
 	}
-	s.mu.Unlock()
+	h.mu.Unlock()
 	t, err = s.locate(ctx)
 	return t, err == nil && t != old, err
 }
@@ -212,9 +220,12 @@ const (
 func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Target) error) error {
 	begin := time.Now()
 	for pause := confirmFirst; ; pause *= 2 {
-		next, moved, err := s.moved(ctx, t)
-		if err != nil {
-			return err
+		next, moved, gone := s.moved(ctx, t)
+		if gone != nil && !errors.Is(gone, ErrUnknownSandbox) {
+			return gone
+		}
+		if gone != nil { // a server that lags behind may not know of it yet
+			next = t
 		}
 		if !moved {
 			timer := time.NewTimer(pause)
@@ -225,7 +236,12 @@ func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Ta
 				return context.Cause(ctx)
 			}
 		}
-		if err = request(next); !errors.Is(err, bus.ErrNoResponders) || time.Since(begin) > confirmLimit {
+		switch err := request(next); {
+		case !errors.Is(err, bus.ErrNoResponders):
+			return err
+		case gone != nil:
+			return gone
+		case time.Since(begin) > confirmLimit:
 			return err
 		}
 		t = next
