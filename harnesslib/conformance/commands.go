@@ -223,7 +223,8 @@ func leftBehind(t *T) {
 // refusals: nothing is sent of what cannot be meant.
 func refusals(t *T) {
 	for _, c := range []transport.Command{
-		{}, {Script: "echo \x00"}, {Script: "true", Timeout: -1}, {Script: "true", Env: []string{"A B=1"}}, {Script: "true", Env: []string{"nothing"}},
+		{},
+		{Script: "echo \x00"}, {Script: "true", Timeout: -1}, {Script: "true", Env: []string{"A B=1"}}, {Script: "true", Env: []string{"nothing"}},
 		{Script: "true", Timeout: transport.MaxTimeout + 1}, {Script: "true", OutputLimit: -1}, {Script: "true", Dir: "a\x00"},
 	} {
 		_, err := t.Exec(t.ctx, c)

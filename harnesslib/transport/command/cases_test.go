@@ -180,7 +180,7 @@ func TestC30QueueOverCommand(t *testing.T) {
 		for i := range 6 {
 			wg.Go(func() {
 				res, err := tr.Exec(t.Context(), transport.Command{Script: fmt.Sprintf("echo %d; echo %d >&2; echo %d", i, i, i)})
-				if !(err == nil && string(res.Stdout) == fmt.Sprintf("%d\n%d\n", i, i) && string(res.Stderr) == fmt.Sprintf("%d\n", i)) {
+				if err != nil || string(res.Stdout) != fmt.Sprintf("%d\n%d\n", i, i) || string(res.Stderr) != fmt.Sprintf("%d\n", i) {
 					t.Errorf("command %d: %v %+v", i, err, res)
 				}
 			})
