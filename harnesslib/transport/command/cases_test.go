@@ -18,14 +18,15 @@ import (
 	"github.com/sandbus/sandbus/harnesslib/transport/command"
 )
 
-// each runs a case on every shell, persistent and per call.
+// each runs a case on every shell, and per call.
 func each(t *testing.T, check func(t *testing.T, tr transport.Transport)) {
 	t.Helper()
 	for name, prefix := range shells(t) {
 		cfg := command.Config{Prefix: prefix, PrefixIsShell: true, Dir: t.TempDir()}
 		t.Run(name, func(t *testing.T) { check(t, open(t, cfg)) })
-		t.Run(name+" per call", func(t *testing.T) { check(t, openPerCall(t, cfg)) })
 	}
+	cfg := command.Config{Prefix: []string{"sh"}, PrefixIsShell: true, Dir: t.TempDir()}
+	t.Run("per call", func(t *testing.T) { check(t, openPerCall(t, cfg)) })
 }
 
 func run(tb testing.TB, tr transport.Transport, c transport.Command) *transport.Result {
