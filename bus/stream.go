@@ -219,7 +219,7 @@ func (s *Stream) Close() {
 	s.asking.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closed && s.answer == nil && !s.in.complete() {
+	if !s.closed && s.answer == nil && !s.in.complete() && s.out == nil { // one with input ends in its own time: what was sent may be on its way
 		_ = s.caller.conn.publish(s.caller.controlSubject(s.target, s.op, "gone"), nil) // lost: the missing acks say it
 	}
 	s.closed = true
