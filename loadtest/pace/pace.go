@@ -19,6 +19,7 @@ type Plan struct {
 	Think time.Duration // closed loop: mean of the exponential pause before each operation; zero means none
 	Rate  float64       // open loop: operations per second of this session, at random moments
 	Every time.Duration // bursts: operations are due at Start, Start+Every, ...
+	Timer Timer         // what waits; nil means Go's own timers. It stays the caller's to close
 }
 
 // Pacer is the schedule of one session. It is used by one goroutine.
@@ -33,6 +34,9 @@ type Pacer struct {
 
 // New makes a schedule; the same numbers from rng make the same schedule.
 func New(plan Plan, rng *rand.Rand) *Pacer {
+	if plan.Timer == nil {
+		plan.Timer = ordinary{}
+	}
 	return &Pacer{plan: plan, rng: rng, due: plan.Start}
 }
 
@@ -55,11 +59,7 @@ func (p *Pacer) Next(ctx context.Context) (from time.Time, ok bool) {
 	}
 	p.late = 0
 	if wait := p.due.Sub(now); wait > 0 {
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-ctx.Done():
+		if !p.plan.Timer.WaitUntil(ctx, p.due) {
 			return time.Time{}, false
 		}
 		p.late = time.Since(p.due)

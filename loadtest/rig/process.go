@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -129,7 +130,7 @@ func (p *process) call(ctx context.Context, verb string, req, resp any) error {
 	case !ok:
 		return fmt.Errorf("%s has ended: %w", p.name, errors.Join(p.err, errGone))
 	case m.Unavailable:
-		return fmt.Errorf("%s: %s: %w", p.name, m.Error, ErrUnavailable)
+		return fmt.Errorf("%s: %s: %w", p.name, strings.TrimSuffix(m.Error, ": "+ErrUnavailable.Error()), ErrUnavailable)
 	case m.Error != "":
 		return fmt.Errorf("%s: %s", p.name, m.Error)
 	case resp == nil:

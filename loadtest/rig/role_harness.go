@@ -136,9 +136,11 @@ func (h *harness) openArm(ctx context.Context, req openRequest) (*openReady, err
 	if err != nil {
 		return nil, err
 	}
-	c, err := a.open(ctx, req.Site)
-	if err != nil {
-		return nil, err
+	c, ok := h.clients[a.name]
+	if !ok {
+		if c, err = a.open(ctx, req.Site); err != nil {
+			return nil, err
+		}
 	}
 	h.clients[a.name], h.places[a.name] = c, req.Site.Sandboxes
 	ready := &openReady{}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -102,7 +103,13 @@ func (r *running) think(req goRequest) time.Duration {
 }
 
 func (r *running) run(ctx context.Context, plan pace.Plan, req goRequest, seed uint64, t *tally) {
-	plan.Think = r.think(req)
+	timer, err := pace.NewTimer()
+	if err != nil {
+		t.fail(err)
+		return
+	}
+	defer timer.Close()
+	plan.Timer, plan.Think = timer, r.think(req)
 	rng := rand.New(rand.NewPCG(seed^req.Sample, uint64(r.n)+1)) //nolint:gosec // G404: a load, not a secret
 	p := pace.New(plan, rng)
 	var busy time.Duration
@@ -135,7 +142,7 @@ func (r *running) run(ctx context.Context, plan pace.Plan, req goRequest, seed u
 			break
 		}
 		t.rec.Failed(o.Name, kindOf(err), 1)
-		t.example(kindOf(err), err)
+		t.example(kindOf(err), explain(err))
 		if o.Kind == workload.Edit {
 			_ = r.begin(ctx) // nobody knows what the file says now; where it cannot be written the next edit fails too
 		}
@@ -158,10 +165,24 @@ func (t *tally) fail(err error) {
 	t.err = err
 }
 
-func (t *tally) example(kind string, err error) {
+// explain is an error's text, with what a command said of it.
+func explain(err error) string {
+	var stderr []byte
+	if remote, ok := errors.AsType[*harnesslib.ExitError](err); ok {
+		stderr = remote.Stderr
+	} else if local, ok := errors.AsType[*exec.ExitError](err); ok {
+		stderr = local.Stderr
+	}
+	if len(stderr) == 0 {
+		return err.Error()
+	}
+	return err.Error() + ": " + strings.TrimSpace(string(stderr))
+}
+
+func (t *tally) example(kind, text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.examples[kind]; !ok {
-		t.examples[kind] = err.Error()
+		t.examples[kind] = text
 	}
 }

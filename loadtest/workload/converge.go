@@ -60,13 +60,17 @@ func clone(origin, dir string) error {
 }
 
 // converge fetches a ref into a name of the session's own, makes a worktree of it, reads which ref it is, and takes both
-// away again. All sessions of a sandbox share the clone.
+// away again. All sessions of a sandbox share the clone. What changes its records is done under a lock: a fetch of git
+// fails when it looks at a worktree that another process has only half made ("bad object worktrees/.../HEAD").
 func (g *Generator) converge(p Part) Op {
 	ref := refName(g.rng.IntN(p.Refs))
 	mine := fmt.Sprintf("refs/sessions/%d", g.session)
-	place := filepath.Join(g.own, "worktree")
-	script := fmt.Sprintf("set -e; cd %s; git fetch -q --no-tags --no-write-fetch-head origin +refs/heads/%s:%s; "+
-		"git worktree add -q -f --detach %s %s; cat %s; git worktree remove --force %s; git update-ref -d %s",
-		Quote(filepath.Join(g.dir, "clone")), ref, mine, Quote(place), mine, Quote(filepath.Join(place, refFile)), Quote(place), mine)
+	place := Quote(filepath.Join(g.own, "worktree"))
+	lock := Quote(filepath.Join(g.dir, "clone", ".git", "converge.lock"))
+	script := fmt.Sprintf("set -e; cd %s; "+
+		"( flock 9; git fetch -q --no-tags --no-write-fetch-head origin +refs/heads/%s:%s; git worktree add -q -f --detach %s %s ) 9>%s; "+
+		"cat %s/%s; "+
+		"( flock 9; git worktree remove --force %s; git update-ref -d %s ) 9>%s",
+		Quote(filepath.Join(g.dir, "clone")), ref, mine, place, mine, lock, place, refFile, place, mine, lock)
 	return Op{Path: place, Script: script, Answer: len(ref) + 1, want: want{exact: true, text: ref + "\n"}}
 }
