@@ -62,7 +62,7 @@ func TestForksCountsProcesses(t *testing.T) {
 	f, err := watchForks()
 	testenv.Need(t, "root", err == nil)
 	defer f.close()
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", "read go; for i in 1 2 3; do (exec true); done; (sh -c 'exec true; :')& wait; read stop")
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "read go; for i in 1 2 3; do (exec true); done; (sh -c 'exec true; :')& wait; read stop; exit 0")
 	in, err := cmd.StdinPipe()
 	require.NoError(t, err)
 	require.NoError(t, cmd.Start())
