@@ -225,5 +225,17 @@ func (a *app) with(ctx context.Context, named string, own bool, f func(*harnessl
 	if err != nil {
 		return err
 	}
-	return explain(f(sb))
+	if !a.lease {
+		return explain(f(sb))
+	}
+	zone := or(a.zone, os.Getenv("SANDBUS_ZONE"), string(bus.DefaultZone))
+	l, err := s.Acquire(ctx, harnesslib.AcquireOptions{Selector: harnesslib.Selector{Zone: zone, ID: []string{sb.ID()}}, Wait: true})
+	if err != nil {
+		return err
+	}
+	err = f(l.Sandbox())
+	if rerr := l.Release(ctx); err == nil {
+		err = rerr
+	}
+	return explain(err)
 }

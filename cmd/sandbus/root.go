@@ -85,6 +85,7 @@ type app struct {
 	sandbox        string
 	stateDir       string
 	verbose        bool
+	lease          bool // hold a slot of the sandbox meanwhile
 }
 
 func newRoot(stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
@@ -117,7 +118,7 @@ Which sandbox: --sandbox (or SANDBUS_SANDBOX), or ID: before a path; otherwise t
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say on standard error what happens")
 	root.AddCommand(
 		newExec(a), newUp(a), newHub(a), newWorker(a), newPs(a), newLs(a), newCat(a), newCp(a), newWatch(a), newShell(a),
-		newExecs(a), newLogs(a), newAttach(a), newKill(a), newPortForward(a), newAuth(a), newVersion(a),
+		newExecs(a), newLeases(a), newLogs(a), newAttach(a), newKill(a), newPortForward(a), newAuth(a), newVersion(a),
 	)
 	for _, c := range root.Commands() {
 		wrapArgs(c)
