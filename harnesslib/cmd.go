@@ -39,13 +39,16 @@ type Cmd struct {
 	// ID names the run for good: 1 to 63 of a-z, 0-9, '_' and '-'. Empty means a new one, which is set by Start. The
 	// same command under the same ID finds the run that there is; another command is refused.
 	ID string
+	// FastID is ID for a script on the fast tier, which keeps no output: the same FastID again is refused with ErrUsed, so
+	// that nothing runs twice. Empty means a name that nobody knows. The stream tier does not look at it.
+	FastID string
 	// Timeout ends the command after that time; zero means none. At most 7 days.
 	Timeout time.Duration
 	// IdleTimeout ends the command after that time without output; zero means none. At most 7 days.
 	IdleTimeout time.Duration
 	// OutputLimit is how many bytes of output are kept: one more ends the command with ErrOutputLimit, unless HeadTail is
 	// set. Zero means 8 MiB where Output or CombinedOutput collects it or HeadTail is set, and none otherwise. At most
-	// 1 GiB, with HeadTail 64 MiB.
+	// 1 GiB, with HeadTail 64 MiB; on the fast tier 32 MiB.
 	OutputLimit int64
 	// HeadTail lets the command run on at its OutputLimit: the first and the last half of it arrive, when the command
 	// has ended, and Omitted is what was left out between them.
@@ -121,7 +124,8 @@ func (s *Sandbox) Command(name string, arg ...string) *Cmd {
 }
 
 // ScriptCommand prepares shell text, which means what "bash -c" would make of it (or sh, where there is no bash). When
-// its output is collected and it has no Stdin, it takes the fast tier: a shell that is already there.
+// its output is collected and it has no Stdin, or one of at most 256 KiB that is in memory already (*bytes.Reader,
+// *bytes.Buffer, *strings.Reader), it takes the fast tier: a shell that is already there.
 func (s *Sandbox) ScriptCommand(script string) *Cmd {
 	return &Cmd{sb: s, Script: script}
 }
@@ -174,8 +178,16 @@ func (c *Cmd) CombinedOutput(ctx context.Context) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// collectedBytes is the limit of output that is held in memory.
-const collectedBytes = 8 << 20
+const (
+	// collectedBytes is the limit of output that is held in memory.
+	collectedBytes = 8 << 20
+	// fastBytes is the largest such limit that a worker takes on the fast tier.
+	fastBytes = 32 << 20
+	// fastInput is how much input goes with a request on the fast tier, beside a script of fastScript bytes: one message
+	// has a bound.
+	fastInput  = 256 << 10
+	fastScript = 512 << 10
+)
 
 func (c *Cmd) limitOutput() {
 	if c.OutputLimit == 0 {
@@ -183,14 +195,28 @@ func (c *Cmd) limitOutput() {
 	}
 }
 
-// collect runs a command whose output is wanted at the end: a script without input on the fast tier.
+// collect runs a command whose output is wanted at the end: a script with little input on the fast tier.
 func (c *Cmd) collect(ctx context.Context) error {
-	fast := c.Script != "" && c.Stdin == nil && c.ID == "" && c.IdleTimeout == 0 && c.Grace == 0 && !c.HeadTail && !c.Spool && !c.Detach &&
-		c.MemoryLimit == 0 && c.Terminal == nil && c.OutputLimit <= collectedBytes
+	fast := c.Script != "" && c.smallInput() && c.ID == "" && c.IdleTimeout == 0 && c.Grace == 0 && !c.HeadTail && !c.Spool && !c.Detach &&
+		c.MemoryLimit == 0 && c.Terminal == nil && c.OutputLimit <= fastBytes
 	if !fast {
 		return c.Run(ctx)
 	}
 	return c.runFast(ctx)
+}
+
+// smallInput says whether the input can go with a request.
+func (c *Cmd) smallInput() bool {
+	if c.Stdin == nil {
+		return true
+	}
+	in, ok := c.Stdin.(interface{ Len() int })
+	switch c.Stdin.(type) {
+	case *bytes.Reader, *bytes.Buffer, *strings.Reader:
+	default:
+		ok = false // its Len need not be all of it
+	}
+	return ok && in.Len() <= fastInput && len(c.Script) <= fastScript
 }
 
 // env is the environment in its wire form.
@@ -237,8 +263,11 @@ func (c *Cmd) check() error {
 			return fmt.Errorf("command: argument %d has a NUL byte", i)
 		}
 	}
-	if c.ID != "" {
-		if _, err := bus.ParseOpID(c.ID); err != nil {
+	for _, id := range []string{c.ID, c.FastID} {
+		if id == "" {
+			continue
+		}
+		if _, err := bus.ParseOpID(id); err != nil {
 			return fmt.Errorf("exec id: %w", err)
 		}
 	}
@@ -262,8 +291,17 @@ func (c *Cmd) runFast(ctx context.Context) error {
 		return err
 	}
 	op := bus.NewOpID()
+	if c.FastID != "" {
+		op = bus.OpID(c.FastID)
+	}
 	req := &sandbusv1.ShellRunRequest{
 		Meta: &sandbusv1.RequestMeta{Op: string(op)}, Env: env, TimeoutMs: atLeastOneMs(c.Timeout), OutputLimit: c.OutputLimit,
+	}
+	if c.Stdin != nil {
+		req.HasStdin = true
+		if req.Stdin, err = io.ReadAll(c.Stdin); err != nil {
+			return err
+		}
 	}
 	req.Script, req.ScriptRaw = bus.ToText(c.Script)
 	req.Cwd, req.CwdRaw = bus.ToText(c.Dir)
@@ -279,6 +317,9 @@ func (c *Cmd) runFast(ctx context.Context) error {
 		defer stop()
 		return c.sb.hub.caller.Request(call, t, "shell.run", op, req, resp)
 	})
+	if be, ok := errors.AsType[*bus.Error](err); ok && c.FastID != "" && be.Code == sandbusv1.Code_CODE_CONFLICT {
+		return fmt.Errorf("%w: %w", ErrUsed, err)
+	}
 	if err != nil {
 		return execError(err)
 	}

@@ -22,6 +22,9 @@ var (
 	// ErrLost says that nobody can tell whether the command ran to its end, or the operation was done. A retry is safe
 	// only when doing it twice is no harm.
 	ErrLost = errors.New("lost: nobody knows whether it ran to its end")
+	// ErrUsed says that a command with this FastID was sent before: this one did not run, and how that one ended is not
+	// known here.
+	ErrUsed = errors.New("a command with this id was sent before")
 	// ErrTimedOut, ErrAborted, ErrOutputLimit and ErrOOM are what an *ExitError of that kind wraps.
 	ErrTimedOut    = errors.New("timed out")
 	ErrAborted     = errors.New("aborted")
