@@ -226,10 +226,7 @@ func TestC08FIFO(t *testing.T) {
 
 func TestC09ManyShortExecs(t *testing.T) {
 	p := start(t, nil)
-	many, some := 1000, 100
-	if os.Getenv("SANDBUS_FULL") != "" {
-		many, some = 10_000, 1000
-	}
+	const many, some = 10_000, 1000
 	run := func(n int, cmd func() *harnesslib.Cmd) {
 		var wg sync.WaitGroup
 		work := make(chan struct{})

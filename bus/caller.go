@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// silenceLimit is how long a worker that has a request under way may say nothing at all: it sends a keep-alive
-	// every 5 s, and the registrar calls it gone after 17 s.
-	silenceLimit = 20 * time.Second
+	// silenceLimit is how long a worker that has a request under way may say nothing at all while we are connected: it
+	// sends a keep-alive every 5 s, and the verdict must be there when presence ends, at the latest.
+	silenceLimit = PresenceTTL - time.Second
 	// maxAnswer bounds an answer that arrives in chunks, in bytes.
 	maxAnswer = 64 << 20
 )
@@ -128,7 +128,7 @@ func (c *Caller) publish(ctx context.Context, subject, reply string, payload []b
 		select { // the client may say "connected" a moment before it accepts
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrPublish, context.Cause(ctx))
+			return fmt.Errorf("%w: %w", ErrPublish, c.conn.cause(ctx))
 		}
 	}
 }
@@ -197,9 +197,9 @@ func (c *Caller) request(ctx context.Context, t Target, subject string, id, op O
 			}
 			return FromWire(resp.GetError())
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return c.conn.cause(ctx)
 		case <-silence.C:
-			if quiet := w.quiet(); quiet < silenceLimit {
+			if quiet := min(w.quiet(), c.conn.connectedFor()); quiet < silenceLimit {
 				silence.Reset(silenceLimit - quiet)
 				continue
 			}

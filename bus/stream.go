@@ -177,7 +177,7 @@ func (s *Stream) checkSilence() {
 	if s.closed {
 		return
 	}
-	quiet := time.Since(later(s.opened, s.last))
+	quiet := min(time.Since(later(s.opened, s.last)), s.caller.conn.connectedFor())
 	if quiet < silenceLimit {
 		s.watchdog.Reset(silenceLimit - quiet)
 		return

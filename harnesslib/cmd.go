@@ -312,7 +312,7 @@ func (c *Cmd) runFast(ctx context.Context) error {
 		defer cancel(nil)
 		stop := context.AfterFunc(ctx, func() {
 			cause = context.Cause(ctx)
-			c.sb.abort(call, t, op, cancel)
+			c.sb.abort(call, t, op, cause, cancel)
 		})
 		defer stop()
 		return c.sb.hub.caller.Request(call, t, "shell.run", op, req, resp)
@@ -347,8 +347,12 @@ func writeAll(w io.Writer, b []byte) error {
 // errUnconfirmed is the cause with which a call ends whose abort nobody confirmed.
 var errUnconfirmed = fmt.Errorf("%w: the abort was not confirmed within %s", ErrLost, abortWindow)
 
-// abort asks for an op's end, and ends the call when that is not confirmed in time.
-func (s *Sandbox) abort(call context.Context, t bus.Target, op bus.OpID, giveUp context.CancelCauseFunc) {
+// abort asks for an op's end, because of why, and ends the call when that is not confirmed in time.
+func (s *Sandbox) abort(call context.Context, t bus.Target, op bus.OpID, why error, giveUp context.CancelCauseFunc) {
+	if gone := s.hub.caller.Gone(why); gone != nil { // there is no way to ask
+		giveUp(gone)
+		return
+	}
 	limit := time.AfterFunc(abortWindow, func() {
 		s.unheard(t)
 		giveUp(errUnconfirmed)
@@ -484,6 +488,9 @@ func (c *Cmd) next(st *bus.Stream) (bus.Frame, error) {
 	f, err := st.Next(c.ctx)
 	if err == nil || c.ctx.Err() == nil {
 		return f, err
+	}
+	if gone := c.sb.hub.caller.Gone(context.Cause(c.ctx)); gone != nil { // there is no way to ask for its end
+		return f, fmt.Errorf("%w: %w", ErrLost, gone)
 	}
 	limit, cancel := context.WithTimeoutCause(context.WithoutCancel(c.ctx), abortWindow, errUnconfirmed)
 	defer cancel()

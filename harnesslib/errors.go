@@ -38,6 +38,10 @@ var (
 	ErrNotRegular = errors.New("no regular file")
 )
 
+// HubGoneError says that the hub was gone when a call's context ended: which one, and for how long. It wraps the
+// context's cause. A call that had left by then is ErrLost, too; any other did not run.
+type HubGoneError = bus.HubGoneError
+
 // SandboxError names the sandbox that could not be asked. It wraps ErrUnknownSandbox or ErrUnreachable.
 type SandboxError struct {
 	Zone string

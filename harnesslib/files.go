@@ -100,6 +100,9 @@ func (s *Sandbox) abandon(ctx context.Context, t bus.Target, op bus.OpID, err er
 	if _, said := errors.AsType[*bus.Error](err); said {
 		return // the worker's own word: it is over there
 	}
+	if s.hub.caller.Gone(err) != nil {
+		return // there is no way to tell it
+	}
 	abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonWindow)
 	defer cancel()
 	// What it fails with says no more than err does.

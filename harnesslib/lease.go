@@ -280,21 +280,14 @@ func (l *Lease) renew() error {
 	return err
 }
 
-// secondTry is after how long the word of the hub that nobody listens, or that of presence, is confirmed. confirmLimit is
-// how long an answer may take then.
-const (
-	secondTry    = 100 * time.Millisecond
-	confirmLimit = 5 * time.Second
-)
+// confirmLimit is how long the answer may take by which the word of the hub that nobody listens, or that of presence, is
+// confirmed.
+const confirmLimit = 5 * time.Second
 
 // confirmGone asks the worker once more, and ends the lease when nobody listens there, or when presence does not know the
 // worker either and no answer comes.
 func (l *Lease) confirmGone(presence bool) {
-	t := time.NewTimer(secondTry)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-l.life.Done():
+	if secondTry(l.life) != nil {
 		return
 	}
 	sent := time.Now()

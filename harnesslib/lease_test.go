@@ -112,7 +112,7 @@ func TestGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, d *fakeDesk, p *pool) {
 		l := lease(t, p, AcquireOptions{TTL: 30 * time.Second})
 		d.worker("box0", func(w *fakeWorker) { w.away = true })
-		pass(10*time.Second + secondTry - 1)
+		pass(10*time.Second + secondTryAfter - 1)
 		require.NoError(t, l.Cause(), "the word of the hub is confirmed")
 		pass(1)
 		require.ErrorIs(t, l.Cause(), ErrGone)
@@ -129,7 +129,7 @@ func TestGoneByPresence(t *testing.T) {
 		d.beat(p, d.presence())
 		d.worker("box0", func(w *fakeWorker) { w.away = true })
 		d.beat(p, nil)
-		pass(secondTry)
+		pass(secondTryAfter)
 		require.ErrorIs(t, stays.Cause(), ErrGone)
 
 		d.worker("box0", func(w *fakeWorker) { w.away = false; clear(w.held) })
@@ -137,7 +137,7 @@ func TestGoneByPresence(t *testing.T) {
 		l := lease(t, p, AcquireOptions{})
 		d.worker("box0", func(w *fakeWorker) { w.hangs = true })
 		d.beat(p, nil)
-		pass(secondTry + confirmLimit)
+		pass(secondTryAfter + confirmLimit)
 		require.ErrorIs(t, l.Cause(), ErrGone, "neither presence nor an answer")
 	}, 1)
 }
@@ -149,7 +149,7 @@ func TestANewInstanceIsAnotherWorker(t *testing.T) {
 		next := d.presence()
 		next[0].Instance = "next"
 		d.beat(p, next)
-		pass(secondTry)
+		pass(secondTryAfter)
 		require.ErrorIs(t, l.Cause(), ErrGone)
 	}, 1)
 }

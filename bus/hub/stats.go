@@ -20,7 +20,7 @@ func (h *Hub) Stats() (Stats, error) {
 	if h.srv == nil {
 		return Stats{}, errors.New("hub: stopped")
 	}
-	v, err := h.srv.Varz(nil)
+	v, err := h.srv.srv.Varz(nil)
 	if err != nil {
 		return Stats{}, fmt.Errorf("hub counters: %w", err)
 	}
