@@ -16,6 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sandbus/sandbus/internal/testenv"
 	"github.com/sandbus/sandbus/loadtest/record"
 )
 
@@ -119,18 +120,67 @@ func TestRun(t *testing.T) {
 	require.Contains(t, ratios, "bus-native/echo")
 }
 
-// TestArms does a mix by the arms that have no test of their own here.
-func TestArms(t *testing.T) {
-	stdout, stderr, status := loadtest(t, quick("--arms", "bus-shell,bus-exec,bus-embedded,local-exec", "--rungs", "1", "--json")...)
+// everyOperation does a small mix by arms, and returns its records.
+func everyOperation(t *testing.T, arms ...string) *record.File {
+	t.Helper()
+	stdout, stderr, status := loadtest(t, quick("--arms", strings.Join(arms, ","), "--rungs", "1", "--json")...)
 	f := records(t, stdout)
 	require.Contains(t, []int{0, exitMarked}, status, stderr)
-	for _, arm := range []string{"bus-shell", "bus-exec", "bus-embedded", "local-exec"} {
+	require.Empty(t, f.Missing)
+	for _, arm := range arms {
 		r := find(t, f, arm, 1)
+		require.Positive(t, r.OK)
 		require.InDelta(t, 1, *r.SuccessRate, 1e-9, "%s %v", arm, r.Notes)
 		require.Len(t, r.SandboxesUsed, 1)
+		require.NotNil(t, r.SandboxCPUShare)
 	}
-	require.Nil(t, find(t, f, "bus-embedded", 1).Hub, "the hub is in the harness")
-	require.Nil(t, find(t, f, "local-exec", 1).Hub)
+	return f
+}
+
+func TestArms(t *testing.T) {
+	t.Run("bus", func(t *testing.T) {
+		f := everyOperation(t, "bus-shell", "bus-exec", "bus-embedded", "local-exec")
+		require.Nil(t, find(t, f, "bus-embedded", 1).Hub, "the hub is in the harness")
+		require.Nil(t, find(t, f, "local-exec", 1).Hub)
+		require.NotNil(t, find(t, f, "bus-exec", 1).Hub)
+	})
+	t.Run("seam", func(t *testing.T) { everyOperation(t, "local", "command", "command-percall") })
+	t.Run("relay", func(t *testing.T) {
+		f := everyOperation(t, "relay", "relay+fast", "relay-echo")
+		for _, arm := range []string{"relay", "relay+fast", "relay-echo"} {
+			require.Len(t, find(t, f, arm, 1).Relays, 1)
+			require.NotNil(t, find(t, f, arm, 1).RelayCPUShare)
+		}
+		require.Nil(t, find(t, f, "relay", 1).Hub)
+		require.NotNil(t, find(t, f, "relay+fast", 1).Hub)
+	})
+	t.Run("docker", func(t *testing.T) {
+		testenv.Tool(t, "docker")
+		testenv.Need(t, "docker", exec.CommandContext(t.Context(), "docker", "image", "inspect", "debian:bookworm-slim").Run() == nil)
+		everyOperation(t, "docker", "docker-percall")
+	})
+	t.Run("ssh", func(t *testing.T) {
+		testenv.Tool(t, "ssh-keygen")
+		_, err := exec.LookPath("/usr/sbin/sshd")
+		testenv.Need(t, "sshd", err == nil)
+		everyOperation(t, "ssh")
+	})
+}
+
+// TestLeases has four sessions share one slot, and give it back all the time.
+func TestLeases(t *testing.T) {
+	stdout, stderr, status := loadtest(t, quick("--arms", "bus-native", "--rungs", "1,4", "--slots", "1", "--lease-ops", "2", "--json")...)
+	require.Contains(t, []int{0, exitMarked}, status, stderr)
+	f := records(t, stdout)
+	require.Zero(t, *find(t, f, "bus-native", 1).LeaseWaitShare, "alone there is nobody to wait for")
+	r := find(t, f, "bus-native", 4)
+	require.Greater(t, *r.LeaseWaitShare, 0.05)
+	require.Positive(t, *r.LeaseWaitP95)
+	require.Contains(t, []string{record.BoundLeases, record.BoundGenerator}, r.Bound)
+	require.InDelta(t, 1, *r.SuccessRate, 1e-9, "%v", r.Notes)
+	_, stderr, status = loadtest(t, quick("--arms", "bus-native", "--rungs", "1,4", "--slots", "1")...)
+	require.Equal(t, exitUsage, status)
+	require.Contains(t, stderr, "slots 1: 1 sandboxes have too few for rung 4")
 }
 
 func TestOpenLoopAndBursts(t *testing.T) {

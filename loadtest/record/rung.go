@@ -49,7 +49,7 @@ type Leases struct {
 	Acquired int64     `json:"acquired"`
 	Waited   int64     `json:"waited"`
 	Refused  int64     `json:"refused"`
-	WaitUS   []float64 `json:"wait_us,omitempty"` // of each acquisition that succeeded
+	WaitUS   []float64 `json:"wait_us,omitempty"` // how long each took that succeeded, also those that did not have to wait
 }
 
 // Sample is one measured interval.

@@ -29,7 +29,8 @@ type arm struct {
 
 // arms are all that the rig knows, in the order in which they are shown.
 var arms = []arm{
-	armEcho, armBusNative, armBusShell, armBusExec, armBusEmbedded, armLocalExec,
+	armEcho, armBusNative, armBusShell, armBusExec, armBusEmbedded, armRelay, armRelayFast, armRelayEcho, armLocal, armLocalExec,
+	armCommand, armCommandPerCall, armDocker, armDockerPerCall, armSSH,
 }
 
 // armNull is the null responder, which shows what the generator itself can do.
@@ -89,6 +90,15 @@ type client interface {
 type session interface {
 	do(ctx context.Context, o *workload.Op) error
 	close(ctx context.Context)
+}
+
+// unplaced is the number of the sandbox of a session that has none before it rents one.
+const unplaced = -1
+
+// renter is a session that has a sandbox only while it holds a lease. rent waits for one and returns the sandbox's number.
+type renter interface {
+	rent(ctx context.Context) (int, error)
+	giveBack(ctx context.Context)
 }
 
 // host is a client that has its hub itself: workers join it.

@@ -3,9 +3,14 @@ package rig
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io/fs"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/sandbus/sandbus/harnesslib"
+	"github.com/sandbus/sandbus/loadtest/record"
 	"github.com/sandbus/sandbus/loadtest/workload"
 )
 
@@ -66,22 +71,75 @@ func openBus(how func(*harnesslib.Sandbox) doer) func(context.Context, *Site) (c
 	}
 }
 
+// busClient is a harness's connection to a hub; its sessions hold leases.
 type busClient struct {
 	hub  *harnesslib.Hub
 	site *Site
 	how  func(*harnesslib.Sandbox) doer
+
+	mu    sync.Mutex // guards the fields below
+	told  harnesslib.LeaseStats
+	waits []float64 // µs: how long the acquisitions since then took
 }
 
-func (c *busClient) session(_ context.Context, n int) (session, int, error) {
-	n %= len(c.site.Sandboxes)
-	sb, err := c.hub.Sandbox(c.site.Sandboxes[n].ID)
-	if err != nil {
-		return nil, 0, err
-	}
-	return c.how(sb), n, nil
+func (c *busClient) session(context.Context, int) (session, int, error) {
+	return &busSession{c: c}, unplaced, nil
 }
 
 func (c *busClient) close() { c.hub.Close() }
+
+// leases is how the acquisitions since the last call went.
+func (c *busClient) leases() *record.Leases {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.hub.LeaseStats()
+	l := &record.Leases{
+		Acquired: int64(len(c.waits)), Waited: now.Waited - c.told.Waited, Refused: now.GaveUp - c.told.GaveUp, WaitUS: c.waits,
+	}
+	c.told, c.waits = now, nil
+	return l
+}
+
+func (c *busClient) held() int { return c.hub.LeaseStats().Held }
+
+// busSession is a session that has a sandbox while it holds a lease.
+type busSession struct {
+	c     *busClient
+	lease *harnesslib.Lease
+	on    doer
+}
+
+// rent waits for a lease and returns whose sandbox it is.
+func (s *busSession) rent(ctx context.Context) (int, error) {
+	begin := time.Now()
+	lease, err := s.c.hub.Acquire(ctx, harnesslib.AcquireOptions{Wait: true})
+	if err != nil {
+		return 0, err
+	}
+	took := float64(time.Since(begin)) / 1e3
+	s.c.mu.Lock()
+	s.c.waits = append(s.c.waits, took)
+	s.c.mu.Unlock()
+	s.lease, s.on = lease, s.c.how(lease.Sandbox())
+	id := lease.Sandbox().ID()
+	at := slices.IndexFunc(s.c.site.Sandboxes, func(p Place) bool { return p.ID == id })
+	if at < 0 {
+		s.giveBack(ctx)
+		return 0, fmt.Errorf("leased %s, which is not of this run", id)
+	}
+	return at, nil
+}
+
+func (s *busSession) giveBack(ctx context.Context) {
+	if s.lease != nil {
+		_ = s.lease.Release(ctx) // one that has ended already says so
+		s.lease = nil
+	}
+}
+
+func (s *busSession) do(ctx context.Context, o *workload.Op) error { return s.on(ctx, o) }
+
+func (s *busSession) close(ctx context.Context) { s.giveBack(ctx) }
 
 // native uses the best that the worker has for each operation.
 func native(sb *harnesslib.Sandbox) doer {

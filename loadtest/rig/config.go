@@ -22,6 +22,9 @@ type Config struct {
 	Duration  time.Duration // of each sample; zero means 2 s
 	Rate      float64       // open loop: operations per second of all sessions together; zero means closed
 	Seed      uint64        // zero means 1
+	LeaseOps  int           // operations of a session for each lease; zero means one lease for the whole sample
+	Command   []string      // prefix of the arm command; empty means env
+	Image     string        // of the containers of the arm docker; empty means debian:bookworm-slim; it is never pulled
 	Limits    record.Limits
 	Profiles  Profiles
 	// Progress gets a line for each rung, and what the processes say; nil discards.
@@ -81,6 +84,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("samples %d: want 1 to 100", c.Samples)
 	case c.Duration < 10*time.Millisecond || c.Duration > time.Hour:
 		return fmt.Errorf("duration %s: want 10ms to 1h for a sample", c.Duration)
+	case c.LeaseOps < 0:
+		return fmt.Errorf("lease-ops %d: want 0 (one lease for the whole sample) or more", c.LeaseOps)
 	case c.Rate < 0:
 		return fmt.Errorf("rate %g: want 0 (closed loop) or more operations per second", c.Rate)
 	case c.Rate > 0 && c.Workload.BurstMS > 0:
@@ -105,6 +110,10 @@ func (c *Config) Check() error {
 	}
 	if c.Slots < 1 {
 		return fmt.Errorf("slots %d: want 1 or more leases for each sandbox", c.Slots)
+	}
+	if top := c.Rungs[len(c.Rungs)-1]; c.LeaseOps == 0 && c.Slots*c.Sandboxes < top {
+		return fmt.Errorf("slots %d: %d sandboxes have too few for rung %d, whose sessions hold a lease each; want %d, or lease-ops",
+			c.Slots, c.Sandboxes, top, (top+c.Sandboxes-1)/c.Sandboxes)
 	}
 	c.Limits = c.Limits.Defaults()
 	if c.Progress == nil {

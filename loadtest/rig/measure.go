@@ -1,9 +1,11 @@
 package rig
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,6 +23,7 @@ type snapshot struct {
 	use     map[*process]use
 	started map[*process]*float64
 	hub     *hub.Stats
+	cgroups []cgroupUse
 }
 
 func (t *setting) processes(harnesses []*process) []*process {
@@ -49,6 +52,9 @@ func (t *setting) snapshot(ctx context.Context, harnesses []*process) (*snapshot
 		if err := t.hub.call(ctx, "stats", struct{}{}, s.hub); err != nil {
 			return nil, err
 		}
+	}
+	for _, c := range t.containers {
+		s.cgroups = append(s.cgroups, c.use())
 	}
 	s.all = processes()
 	return s, nil
@@ -111,7 +117,7 @@ func (t *setting) prepare(ctx context.Context, harnesses []*process, sessions in
 	ready := make([]prepareReady, len(harnesses))
 	group, gctx := errgroup.WithContext(ctx)
 	for i, h := range harnesses {
-		req := prepareRequest{Arm: t.name}
+		req := prepareRequest{Arm: t.name, LeaseOps: t.stage.cfg.LeaseOps}
 		for s := range sessions {
 			req.Sessions = append(req.Sessions, s*len(harnesses)+i)
 		}
@@ -122,18 +128,20 @@ func (t *setting) prepare(ctx context.Context, harnesses []*process, sessions in
 	}
 	var all *record.Leases
 	for _, r := range ready {
-		if r.Leases == nil {
-			continue
-		}
-		if all == nil {
-			all = &record.Leases{}
-		}
-		all.Acquired += r.Leases.Acquired
-		all.Waited += r.Leases.Waited
-		all.Refused += r.Leases.Refused
-		all.WaitUS = append(all.WaitUS, r.Leases.WaitUS...)
+		all = addLeases(all, r.Leases)
 	}
 	return all, nil
+}
+
+// addLeases puts two counts together; nil is what was not counted.
+func addLeases(a, b *record.Leases) *record.Leases {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return &record.Leases{
+		Acquired: a.Acquired + b.Acquired, Waited: a.Waited + b.Waited, Refused: a.Refused + b.Refused,
+		WaitUS: slices.Concat(a.WaitUS, b.WaitUS),
+	}
 }
 
 func (t *setting) request(tr trial) goRequest {
@@ -161,6 +169,7 @@ func (t *setting) result(harnesses []*process, results []goResult, before, after
 	for i, r := range results {
 		parts = append(parts, r.Outcomes)
 		s.Wall, s.Busy = max(s.Wall, r.Wall), s.Busy+r.Busy
+		s.Leases = addLeases(s.Leases, r.Leases)
 		m.think += r.Think / time.Duration(len(results))
 		if r.Late != nil && (s.Late == nil || *r.Late > *s.Late) {
 			s.Late = r.Late
@@ -215,6 +224,9 @@ func (t *setting) addTiers(s *record.Sample, harnesses []*process, before, after
 	}
 	for _, p := range t.sandboxes {
 		s.Sandboxes = append(s.Sandboxes, tree(p, true))
+	}
+	for i, c := range t.containers {
+		s.Sandboxes = append(s.Sandboxes, c.process(before.cgroups[i], after.cgroups[i]))
 	}
 	for _, p := range t.relays {
 		r := tree(p, true)

@@ -82,7 +82,10 @@ func TestForksCountsProcesses(t *testing.T) {
 func TestConfig(t *testing.T) {
 	cfg := Config{}
 	require.ErrorContains(t, cfg.Check(), "workload")
-	require.Subset(t, ArmNames(), []string{"echo", "bus-native", "bus-shell", "bus-exec", "bus-embedded", "local-exec"})
+	require.Subset(t, ArmNames(), []string{
+		"echo", "bus-native", "bus-shell", "bus-exec", "bus-embedded", "local", "relay", "relay+fast", "relay-echo", "command",
+		"command-percall", "docker", "docker-percall", "ssh",
+	})
 	for _, name := range ArmNames() {
 		require.Contains(t, DescribeArms(), name)
 	}

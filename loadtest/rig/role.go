@@ -23,7 +23,10 @@ type handler func(ctx context.Context, body json.RawMessage) (any, error)
 // role is what a process does: init gets its configuration and returns what it answers to.
 type role func(life context.Context, config json.RawMessage) (ready any, handlers map[string]handler, close func(), err error)
 
-var roles = map[string]role{"hub": hubRole, "sandbox": sandboxRole, "harness": harnessRole, "crowd": crowdRole}
+var roles = map[string]role{
+	"hub": hubRole, "sandbox": sandboxRole, "harness": harnessRole, "crowd": crowdRole, "relay": relayRole, "relayworker": relayWorkerRole,
+	"sshd": sshdRole,
+}
 
 // Role runs this process as one of the rig's, when it was started as one. ran is false when it was not.
 func Role() (status int, ran bool) {

@@ -38,6 +38,7 @@ type openReady struct {
 type prepareRequest struct {
 	Arm      string `json:"arm"`
 	Sessions []int  `json:"sessions"` // their numbers in the rung
+	LeaseOps int    `json:"lease_ops"`
 }
 
 // prepareReady says how the acquisitions of leases went; nil where the arm has none.
@@ -67,6 +68,7 @@ type goResult struct {
 	Goroutines float64                    `json:"goroutines"`
 	SchedP99   *float64                   `json:"sched_p99_us,omitempty"`
 	CPUNanos   int64                      `json:"cpu_ns"`
+	Leases     *record.Leases             `json:"leases,omitempty"` // acquired during the sample
 }
 
 // harness is a process with sessions.
@@ -75,14 +77,21 @@ type harness struct {
 	clients map[string]client
 	places  map[string][]Place
 	open    []*running
+	leaser  leaser // of the arm whose sessions are open; nil when it has no leases
 }
 
 // running is a session that is open.
 type running struct {
 	session
-	gen  *workload.Generator
-	duty float64
+	h    *harness
+	arm  string
 	n    int
+	duty float64
+	gen  *workload.Generator         // for the sandbox that it has now
+	gens map[int]*workload.Generator // for those that it has had
+	// leaseOps is how many operations it does with one lease; zero means all, or that it needs none.
+	leaseOps int
+	done     int // operations with the lease that it has
 }
 
 func harnessRole(life context.Context, config json.RawMessage) (any, map[string]handler, func(), error) {
@@ -126,6 +135,9 @@ func harnessRole(life context.Context, config json.RawMessage) (any, map[string]
 		},
 		"finish": func(ctx context.Context, _ json.RawMessage) (any, error) {
 			h.finish(ctx)
+			if h.leaser != nil && h.leaser.held() > 0 {
+				return nil, fmt.Errorf("%d leases are held after all sessions have ended", h.leaser.held())
+			}
 			return struct{}{}, nil
 		},
 	}, closeAll, nil
@@ -167,9 +179,17 @@ func (h *harness) prepare(ctx context.Context, req prepareRequest) (*prepareRead
 			if err != nil {
 				return fmt.Errorf("session %d: %w", n, err)
 			}
-			gen := h.cfg.Workload.Generator(h.cfg.Shared, h.dir(req.Arm, at), n, h.cfg.Seed)
-			h.open[i] = &running{session: s, gen: gen, duty: gen.Duty(), n: n}
-			return h.open[i].begin(gctx)
+			r := &running{session: s, h: h, arm: req.Arm, n: n, gens: map[int]*workload.Generator{}}
+			h.open[i] = r
+			if rents, ok := s.(renter); ok {
+				if r.leaseOps = req.LeaseOps; r.leaseOps > 0 {
+					return nil // it rents when it works
+				}
+				if at, err = rents.rent(gctx); err != nil {
+					return fmt.Errorf("session %d: %w", n, err)
+				}
+			}
+			return r.place(gctx, at)
 		})
 	}
 	err := group.Wait()
@@ -177,16 +197,55 @@ func (h *harness) prepare(ctx context.Context, req prepareRequest) (*prepareRead
 		h.finish(context.WithoutCancel(ctx))
 		return nil, err
 	}
-	ready := &prepareReady{}
-	if l, ok := c.(leaser); ok {
-		ready.Leases = l.leases()
-	}
+	h.leaser, _ = c.(leaser)
+	ready := &prepareReady{Leases: h.leases()}
 	runtime.GC() // what the sessions before have left is not this sample's
 	return ready, nil
 }
 
-// leaser is a client whose sessions hold leases; it tells how the acquisitions since the last question went.
-type leaser interface{ leases() *record.Leases }
+// leases tells of the acquisitions since the last call; nil where the arm has none.
+func (h *harness) leases() *record.Leases {
+	if h.leaser == nil {
+		return nil
+	}
+	return h.leaser.leases()
+}
+
+// place has the session work in a sandbox from now on.
+func (r *running) place(ctx context.Context, at int) error {
+	if r.gen = r.gens[at]; r.gen != nil {
+		return nil
+	}
+	r.gen = r.h.cfg.Workload.Generator(r.h.cfg.Shared, r.h.dir(r.arm, at), r.n, r.h.cfg.Seed)
+	r.duty = r.gen.Duty()
+	r.gens[at] = r.gen
+	return r.begin(ctx)
+}
+
+// turn gives a lease back that was used for long enough, and rents another.
+func (r *running) turn(ctx context.Context) error {
+	if r.leaseOps == 0 || r.gen != nil && r.done%r.leaseOps != 0 {
+		return nil
+	}
+	rents, ok := r.session.(renter)
+	if !ok {
+		return nil
+	}
+	rents.giveBack(ctx)
+	r.gen = nil
+	at, err := rents.rent(ctx)
+	if err != nil {
+		return err
+	}
+	return r.place(ctx, at)
+}
+
+// leaser is a client whose sessions hold leases; it tells how the acquisitions since the last question went, and
+// how many leases there are now.
+type leaser interface {
+	leases() *record.Leases
+	held() int
+}
 
 // dir is a sandbox's directory; the null responder has none.
 func (h *harness) dir(arm string, sandbox int) string {

@@ -26,6 +26,7 @@ const (
 	failExit    = "exit"         // the command ran, and said that it failed
 	failWrong   = "wrong-answer" // it was answered, and not rightly
 	failLate    = "never-asked"  // open loop: due in time, and never asked because those before took too long
+	failLease   = "no-lease"     // none was to be had within the operation's time limit
 	failOther   = "error"
 )
 
@@ -40,9 +41,9 @@ func kindOf(err error) string {
 		return failBusy
 	case errors.Is(err, harnesslib.ErrLost):
 		return failLost
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, harnesslib.ErrTimedOut):
 		return failTimeout
-	case errors.As(err, &remote), errors.As(err, &local):
+	case errors.As(err, &remote), errors.As(err, &local), errors.Is(err, errExit):
 		return failExit
 	}
 	return failOther
@@ -79,7 +80,7 @@ func (h *harness) sample(ctx context.Context, req goRequest) (*goResult, error) 
 	after := ownUse()
 	res := &goResult{
 		Examples: t.examples, Wall: max(0, t.last.Sub(start)), Busy: t.busy, Think: t.think / time.Duration(len(h.open)),
-		Goroutines: after.Goroutines, SchedP99: sched.p99Since(), CPUNanos: after.CPUNanos - before.CPUNanos,
+		Leases: h.leases(), Goroutines: after.Goroutines, SchedP99: sched.p99Since(), CPUNanos: after.CPUNanos - before.CPUNanos,
 	}
 	if t.err != nil {
 		return nil, t.err
@@ -119,9 +120,23 @@ func (r *running) run(ctx context.Context, plan pace.Plan, req goRequest, seed u
 		if !ok {
 			break
 		}
-		o := r.gen.Next()
-		begin := time.Now()
 		opCtx, cancel := context.WithTimeout(ctx, opLimit)
+		if err := r.turn(opCtx); err != nil {
+			cancel()
+			if ctx.Err() != nil {
+				break
+			}
+			last = time.Now()
+			t.rec.Failed(failLease, failLease, 1)
+			t.example(failLease, explain(err))
+			continue
+		}
+		o := r.gen.Next()
+		r.done++
+		begin := time.Now()
+		if plan.Rate == 0 && plan.Every == 0 {
+			from = begin // what a lease took is told apart
+		}
 		err := r.do(opCtx, &o)
 		cancel()
 		now := time.Now()
@@ -146,6 +161,10 @@ func (r *running) run(ctx context.Context, plan pace.Plan, req goRequest, seed u
 		if o.Kind == workload.Edit {
 			_ = r.begin(ctx) // nobody knows what the file says now; where it cannot be written the next edit fails too
 		}
+	}
+	if rents, ok := r.session.(renter); ok && r.leaseOps > 0 {
+		rents.giveBack(context.WithoutCancel(ctx)) // others may wait for it
+		r.gen = nil
 	}
 	if n := p.Missed(); n > 0 && ctx.Err() == nil {
 		t.rec.Failed(failLate, failLate, n)

@@ -33,9 +33,11 @@ type setting struct {
 	sandboxes []*process
 	hub       *process
 	relays    []*process
-	service   int64 // ns: mean time of an operation when there is one session
-	opened    int   // how many harness processes have it
-	stops     []func()
+	// containers are sandboxes that are no processes of the rig's.
+	containers []container
+	service    int64 // ns: mean time of an operation when there is one session
+	opened     int   // how many harness processes have it
+	stops      []func()
 }
 
 // sandboxName is the id of a sandbox.
