@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -23,10 +24,24 @@ var (
 // defaultImage is what containers are made from where nobody says otherwise. It is never pulled.
 const defaultImage = "debian:bookworm-slim"
 
-// container is a sandbox that is no process of ours.
+// container is a sandbox that is no process of ours: what descends from a process that holds it is in it.
 type container struct {
-	name   string
-	cgroup string // its directory; empty when it is not known
+	name string
+	pid  int // zero when it is not known
+}
+
+// containerOf finds the process that holds a container: the parent of its first process, to which also those belong that
+// docker exec starts.
+func containerOf(ctx context.Context, name, id string) container {
+	first, err := docker(ctx, "inspect", "-f", "{{.State.Pid}}", id)
+	if err != nil {
+		return container{name: name}
+	}
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		return container{name: name}
+	}
+	return container{name, processes()[pid].parent}
 }
 
 // setupDocker starts a container for each sandbox, with the sandbox's directory in the same place. Anything that goes
@@ -48,7 +63,11 @@ func setupDocker(ctx context.Context, t *setting) error {
 			defer cancel()
 			_, _ = docker(ctx, "rm", "-f", id) // it goes by itself when the machine does
 		})
-		t.containers = append(t.containers, container{name: p.ID, cgroup: cgroupOf(ctx, id)})
+		c := containerOf(ctx, p.ID, id)
+		if c.pid != 0 {
+			t.stage.forks.add(c.pid)
+		}
+		t.containers = append(t.containers, c)
 		t.site.Options[optPrefix+p.ID] = strings.Join([]string{"docker", "exec", "-i", id}, "\n")
 	}
 	return nil

@@ -23,7 +23,7 @@ type snapshot struct {
 	use     map[*process]use
 	started map[*process]*float64
 	hub     *hub.Stats
-	cgroups []cgroupUse
+	inside  []*float64 // processes started in each container
 }
 
 func (t *setting) processes(harnesses []*process) []*process {
@@ -54,7 +54,7 @@ func (t *setting) snapshot(ctx context.Context, harnesses []*process) (*snapshot
 		}
 	}
 	for _, c := range t.containers {
-		s.cgroups = append(s.cgroups, c.use())
+		s.inside = append(s.inside, t.stage.forks.started(c.pid))
 	}
 	s.all = processes()
 	return s, nil
@@ -205,28 +205,30 @@ func (t *setting) result(harnesses []*process, results []goResult, before, after
 
 // addTiers adds what the processes other than the harnesses have used.
 func (t *setting) addTiers(s *record.Sample, harnesses []*process, before, after *snapshot) {
-	tree := func(p *process, self bool) record.Process {
-		out := record.Process{Name: p.name}
-		cpu0, _, ok0 := below(before.all, p.pid())
-		cpu1, rss, ok1 := below(after.all, p.pid())
-		cpu := cpu1 - cpu0
-		if self {
-			cpu += time.Duration(after.use[p].CPUNanos - before.use[p].CPUNanos)
-			rss += after.all[p.pid()].rss
-		}
+	under := func(name string, pid int, self time.Duration, selfRSS int64, started0, started1 *float64) record.Process {
+		out := record.Process{Name: name}
+		cpu0, _, ok0 := below(before.all, pid)
+		cpu1, rss, ok1 := below(after.all, pid)
 		if ok0 && ok1 {
-			out.CPU, out.RSS = ptr(max(0, cpu.Seconds())), ptr(float64(rss))
+			out.CPU, out.RSS = ptr(max(0, (cpu1-cpu0+self).Seconds())), ptr(float64(rss+selfRSS))
 		}
-		if a, b := before.started[p], after.started[p]; a != nil && b != nil {
-			out.Started = ptr(*b - *a)
+		if started0 != nil && started1 != nil {
+			out.Started = ptr(*started1 - *started0)
 		}
 		return out
+	}
+	tree := func(p *process, self bool) record.Process {
+		if !self {
+			return under("below "+p.name, p.pid(), 0, 0, before.started[p], after.started[p])
+		}
+		used := time.Duration(after.use[p].CPUNanos - before.use[p].CPUNanos)
+		return under(p.name, p.pid(), used, after.all[p.pid()].rss, before.started[p], after.started[p])
 	}
 	for _, p := range t.sandboxes {
 		s.Sandboxes = append(s.Sandboxes, tree(p, true))
 	}
 	for i, c := range t.containers {
-		s.Sandboxes = append(s.Sandboxes, c.process(before.cgroups[i], after.cgroups[i]))
+		s.Sandboxes = append(s.Sandboxes, under(c.name, c.pid, 0, 0, before.inside[i], after.inside[i]))
 	}
 	for _, p := range t.relays {
 		r := tree(p, true)
@@ -235,9 +237,7 @@ func (t *setting) addTiers(s *record.Sample, harnesses []*process, before, after
 	}
 	if t.below {
 		for _, p := range harnesses {
-			r := tree(p, false)
-			r.Name = "below " + p.name
-			s.Sandboxes = append(s.Sandboxes, r)
+			s.Sandboxes = append(s.Sandboxes, tree(p, false))
 		}
 	}
 	if t.hub == nil || before.hub == nil || after.hub == nil {

@@ -60,7 +60,7 @@ func TestDescendants(t *testing.T) {
 // TestForksCountsProcesses counts those that a shell starts, and neither threads nor others.
 func TestForksCountsProcesses(t *testing.T) {
 	f, err := watchForks()
-	testenv.Need(t, "root", err == nil)
+	testenv.Need(t, "cn_proc", err == nil) // root in the first namespaces
 	defer f.close()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", "read go; for i in 1 2 3; do (exec true); done; (sh -c 'exec true; :')& wait; read stop; exit 0")
 	in, err := cmd.StdinPipe()
