@@ -35,6 +35,10 @@ func TestArrows(t *testing.T) {
 		{"./treetar", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
 		{"./workerd/...", []string{"harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 		{"./harnesslib/...", []string{"workerd", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./loadtest/pace", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "!github.com/nats-io"}},
+		{"./loadtest/record", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "!github.com/nats-io"}},
+		{"./loadtest/report", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "!github.com/nats-io"}},
+		{"./loadtest/workload", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "!github.com/nats-io"}},
 		{"./cmd/workerd", []string{"harnesslib", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 	} {
 		t.Run(c.from, func(t *testing.T) {
