@@ -1,6 +1,9 @@
 package record
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Limits say when a rung is healthy and what bounds it. Its zero value stands for the defaults.
 type Limits struct {
@@ -75,17 +78,12 @@ func (r *Rung) mark(m string) { r.Marks = append(r.Marks, m) }
 
 // Marked says whether the rung has a mark.
 func (r *Rung) Marked(mark string) bool {
-	for _, m := range r.Marks {
-		if m == mark {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(r.Marks, mark)
 }
 
 func (r *Rung) attribute() (bound, column string, value *float64) {
 	if r.Throughput != nil && r.Ceiling != nil && *r.Ceiling > 0 && *r.Throughput > ceilingShare**r.Ceiling {
-		return BoundGenerator, "throughput_ops/ceiling_ops", ptr(*r.Throughput / *r.Ceiling)
+		return BoundGenerator, "throughput_ops/ceiling_ops", new(*r.Throughput / *r.Ceiling)
 	}
 	var p50 *float64
 	if r.All != nil {
@@ -110,18 +108,18 @@ func (r *Rung) attribute() (bound, column string, value *float64) {
 		{BoundRelay, "relay_cpu_share", r.RelayCPUShare},
 	}
 	total := 0.0
-	top := -1
-	for i, t := range tiers {
+	top := tiers[0]
+	for _, t := range tiers {
 		if t.share == nil {
 			continue
 		}
 		total += *t.share
-		if top < 0 || *t.share > *tiers[top].share {
-			top = i
+		if top.share == nil || *t.share > *top.share {
+			top = t
 		}
 	}
-	if top >= 0 && total >= machineFull {
-		return tiers[top].bound, tiers[top].column, tiers[top].share
+	if total >= machineFull {
+		return top.bound, top.column, top.share
 	}
 	if r.SchedP99 != nil && p50 != nil && *r.SchedP99 > schedShare**p50 {
 		return BoundScheduler, "sched_p99_us", r.SchedP99

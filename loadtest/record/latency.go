@@ -156,5 +156,5 @@ func (r *Recorder) P99(op string) *float64 {
 	if k.ok == 0 {
 		return nil
 	}
-	return ptr(float64(k.hist.ValueAtPercentile(99)) / 1e3)
+	return new(float64(k.hist.ValueAtPercentile(99)) / 1e3)
 }

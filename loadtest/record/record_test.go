@@ -102,7 +102,7 @@ func TestAbsentIsNotZero(t *testing.T) {
 	full.Summarize([]Sample{sampleOf(t, 10, 1)}, Machine{CPUs: 4})
 	full.Attribute(Limits{}.Defaults())
 	m := keys(full)
-	for _, name := range strings.Fields(`arm workload workers sessions sandboxes concurrency ops throughput_ops success_rate
+	for name := range strings.FieldsSeq(`arm workload workers sessions sandboxes concurrency ops throughput_ops success_rate
 		lease_wait_share sandbox_cpu_share duty harness_rss_bytes sched_p99_us ceiling_ops bound seed machine`) {
 		require.Contains(t, m, name)
 	}
@@ -115,7 +115,7 @@ func TestAbsentIsNotZero(t *testing.T) {
 	bare := &Rung{}
 	bare.Summarize([]Sample{s}, Machine{CPUs: 4})
 	m = keys(bare)
-	for _, name := range strings.Fields(`lease_wait_share lease_wait_p95_us sandbox_cpu_share hub_cpu_share relay_cpu_share
+	for name := range strings.FieldsSeq(`lease_wait_share lease_wait_p95_us sandbox_cpu_share hub_cpu_share relay_cpu_share
 		harness_rss_bytes sched_p99_us ceiling_ops hub sandbox processes_started cpu_per_op_us timer_late_p99_us`) {
 		require.NotContains(t, m, name)
 	}
@@ -125,8 +125,13 @@ func TestRecordsAreReadBack(t *testing.T) {
 	r := &Rung{Arm: "a", Workload: "w", Concurrency: 2}
 	r.Summarize([]Sample{sampleOf(t, 10, 0)}, Machine{CPUs: 4})
 	var b strings.Builder
-	for _, v := range []any{NewRun("w", Machine{}), r, Knee{Record: "knee", Arm: "a"}, MissingArm{Record: "missing-arm", Arm: "docker"},
-		Addressable{Record: "addressable", Sandboxes: 5}, map[string]string{"record": "of a later version"}} {
+	for _, v := range []any{
+		NewRun("w", Machine{}), r,
+		Knee{Record: "knee", Arm: "a"},
+		MissingArm{Record: "missing-arm", Arm: "docker"},
+		Addressable{Record: "addressable", Sandboxes: 5},
+		map[string]string{"record": "of a later version"},
+	} {
 		line, err := json.Marshal(v)
 		require.NoError(t, err)
 		b.Write(append(line, '\n'))

@@ -129,8 +129,6 @@ const (
 	MarkInterrupted = "interrupted"
 )
 
-func ptr(v float64) *float64 { return &v }
-
 // median of values, nil of none.
 func median(values []float64) *float64 {
 	if len(values) == 0 {
@@ -138,9 +136,9 @@ func median(values []float64) *float64 {
 	}
 	s := slices.Sorted(slices.Values(values))
 	if n := len(s); n%2 == 0 {
-		return ptr((s[n/2-1] + s[n/2]) / 2)
+		return new((s[n/2-1] + s[n/2]) / 2)
 	}
-	return ptr(s[len(s)/2])
+	return new(s[len(s)/2])
 }
 
 // medianOf is the median of what was measured in samples, nil when it never was.
@@ -175,7 +173,7 @@ func (r *Rung) Summarize(samples []Sample, machine Machine) {
 	}
 	r.Attempts, r.OK, r.Errors = r.All.N, r.All.OK, r.All.Errors
 	if r.Attempts > 0 {
-		r.SuccessRate = ptr(float64(r.OK) / float64(r.Attempts))
+		r.SuccessRate = new(float64(r.OK) / float64(r.Attempts))
 	}
 	r.Throughput = median(r.ThroughputOf)
 	r.summarizeUse(samples, machine.CPUs)
@@ -210,5 +208,5 @@ func (o *Ops) finish() {
 	for i, to := range []**float64{&o.P50, &o.P90, &o.P95, &o.P99, &o.P999} {
 		*to = median(column(i))
 	}
-	o.Max = ptr(slices.Max(column(5)))
+	o.Max = new(slices.Max(column(5)))
 }

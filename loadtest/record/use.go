@@ -8,7 +8,7 @@ func (r *Rung) summarizeUse(samples []Sample, cpus int) {
 		if s.Sessions == 0 || s.Wall <= 0 {
 			return nil
 		}
-		return ptr(s.Busy.Seconds() / (s.Wall.Seconds() * float64(s.Sessions)))
+		return new(s.Busy.Seconds() / (s.Wall.Seconds() * float64(s.Sessions)))
 	})
 	share := func(of func(Sample) []Process) *float64 {
 		return medianOf(samples, func(s Sample) *float64 {
@@ -16,7 +16,7 @@ func (r *Rung) summarizeUse(samples []Sample, cpus int) {
 			if cpu == nil || s.Wall <= 0 || cpus == 0 {
 				return nil
 			}
-			return ptr(*cpu / s.Wall.Seconds() / float64(cpus))
+			return new(*cpu / s.Wall.Seconds() / float64(cpus))
 		})
 	}
 	sandboxes := func(s Sample) []Process { return s.Sandboxes }
@@ -36,7 +36,7 @@ func (r *Rung) summarizeUse(samples []Sample, cpus int) {
 		if cpu == nil || ok == 0 {
 			return nil
 		}
-		return ptr(*cpu * 1e6 / float64(ok))
+		return new(*cpu * 1e6 / float64(ok))
 	})
 	r.HarnessRSS = medianOf(samples, func(s Sample) *float64 { return sum(s.Harnesses, func(p Process) *float64 { return p.RSS }) })
 	r.SandboxRSS = medianOf(samples, func(s Sample) *float64 { return sum(s.Sandboxes, func(p Process) *float64 { return p.RSS }) })
@@ -72,11 +72,11 @@ func (r *Rung) summarizeLeases(samples []Sample) {
 		all.WaitUS = append(all.WaitUS, s.Leases.WaitUS...)
 	}
 	if n := all.Acquired + all.Refused; measured && n > 0 {
-		r.LeaseWaitShare = ptr(float64(all.Waited+all.Refused) / float64(n))
+		r.LeaseWaitShare = new(float64(all.Waited+all.Refused) / float64(n))
 	}
 	if n := len(all.WaitUS); n > 0 {
 		slices.Sort(all.WaitUS)
-		r.LeaseWaitP95 = ptr(all.WaitUS[min(n-1, n*95/100)])
+		r.LeaseWaitP95 = new(all.WaitUS[min(n-1, n*95/100)])
 	}
 }
 
@@ -123,7 +123,7 @@ func processes(samples []Sample, cpus int, of func(Sample) []Process) (out []Pro
 				if p.CPU == nil || s.Wall <= 0 || cpus == 0 {
 					return nil
 				}
-				return ptr(*p.CPU / s.Wall.Seconds() / float64(cpus))
+				return new(*p.CPU / s.Wall.Seconds() / float64(cpus))
 			}),
 			RSS:        column(func(p Process, _ Sample) *float64 { return p.RSS }),
 			Started:    column(func(p Process, _ Sample) *float64 { return p.Started }),

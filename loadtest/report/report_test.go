@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-func ptr(v float64) *float64 { return &v }
+func ptr(v float64) *float64 { return new(v) }
 
 // recorded is a run of two arms over three rungs.
 func recorded() *record.File {

@@ -74,17 +74,17 @@ func Addressable(ctx context.Context, cfg AddressableConfig) (_ *record.Addressa
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	a := &addressing{cfg: cfg}
-	defer a.close()
 	hubCfg := hubConfig{}
 	for i := range cfg.Sandboxes {
 		hubCfg.Sandboxes = append(hubCfg.Sandboxes, sandboxName(i))
 	}
-	stderr := &lockedWriter{to: cfg.Progress}
-	if a.hub, err = spawn(ctx, "hub", "hub", stderr, hubCfg, &a.ready); err != nil {
+	cfg.Progress = &lockedWriter{to: cfg.Progress} // processes write there too
+	a := &addressing{cfg: cfg}
+	defer a.close()
+	if a.hub, err = spawn(ctx, "hub", "hub", cfg.Progress, hubCfg, &a.ready); err != nil {
 		return nil, err
 	}
-	if a.crowd, err = spawn(ctx, "crowd", "workers", stderr, crowdConfig{URL: a.ready.URL}, &struct{}{}); err != nil {
+	if a.crowd, err = spawn(ctx, "crowd", "workers", cfg.Progress, crowdConfig{URL: a.ready.URL}, &struct{}{}); err != nil {
 		return nil, err
 	}
 	if a.lib, err = harnesslib.Connect(ctx, harnesslib.Config{URL: a.ready.URL, Token: a.ready.Harness}); err != nil {
@@ -135,13 +135,13 @@ func (a *addressing) measure(ctx context.Context) (*record.Addressable, error) {
 	}
 	more := float64(a.cfg.Sandboxes - a.cfg.Against)
 	if hub0 != nil && hub1 != nil {
-		r.HubBytes = ptr((*hub1 - *hub0) / more)
+		r.HubBytes = new((*hub1 - *hub0) / more)
 	}
 	if crowd0 != nil && crowd1 != nil {
-		r.WorkerBytes = ptr((*crowd1 - *crowd0) / more)
+		r.WorkerBytes = new((*crowd1 - *crowd0) / more)
 	}
 	if r.Requests.P50 != nil && r.AgainstOps.P50 != nil {
-		r.P50Ratio = ptr(*r.Requests.P50 / *r.AgainstOps.P50)
+		r.P50Ratio = new(*r.Requests.P50 / *r.AgainstOps.P50)
 	}
 	return r, a.idle(ctx, r)
 }
@@ -205,7 +205,7 @@ func (a *addressing) memory(ctx context.Context) (hub, crowd *float64, err error
 	all := processes()
 	of := func(p *process) *float64 {
 		if st, ok := all[p.pid()]; ok {
-			return ptr(float64(st.rss))
+			return new(float64(st.rss))
 		}
 		return nil
 	}
@@ -230,7 +230,7 @@ func (a *addressing) idle(ctx context.Context, r *record.Addressable) error {
 		return err
 	}
 	r.IdleSeconds = time.Since(begin).Seconds()
-	r.HubCPUShare = ptr(time.Duration(after.CPUNanos-before.CPUNanos).Seconds() / r.IdleSeconds / float64(r.Machine.CPUs))
+	r.HubCPUShare = new(time.Duration(after.CPUNanos-before.CPUNanos).Seconds() / r.IdleSeconds / float64(r.Machine.CPUs))
 	var stats hub.Stats
 	if err := a.hub.call(ctx, "stats", struct{}{}, &stats); err != nil {
 		return err

@@ -96,7 +96,7 @@ func sshdRole(life context.Context, config json.RawMessage) (any, map[string]han
 	go func() { ended <- cmd.Wait() }()
 	closeRole := func() {
 		end(errRigGone)
-		<-ended
+		<-ended //nolint:errcheck // it was killed
 	}
 	for {
 		select {

@@ -138,7 +138,7 @@ func (f *forks) started(root int) *float64 {
 	if _, ok := f.roots[root]; !ok || f.lost {
 		return nil
 	}
-	return ptr(float64(f.count[root]))
+	return new(float64(f.count[root]))
 }
 
 func (f *forks) close() {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -174,9 +175,7 @@ func (t *setting) result(harnesses []*process, results []goResult, before, after
 		if r.Late != nil && (s.Late == nil || *r.Late > *s.Late) {
 			s.Late = r.Late
 		}
-		for kind, text := range r.Examples {
-			m.examples[kind] = text
-		}
+		maps.Copy(m.examples, r.Examples)
 		for _, o := range r.Outcomes {
 			ops += o.OK
 			for _, n := range o.Failed {
@@ -184,10 +183,10 @@ func (t *setting) result(harnesses []*process, results []goResult, before, after
 			}
 		}
 		p := record.Process{
-			Name: harnesses[i].name, CPU: ptr(time.Duration(r.CPUNanos).Seconds()), Goroutines: ptr(r.Goroutines), SchedP99: r.SchedP99,
+			Name: harnesses[i].name, CPU: new(time.Duration(r.CPUNanos).Seconds()), Goroutines: new(r.Goroutines), SchedP99: r.SchedP99,
 		}
 		if st, ok := after.all[harnesses[i].pid()]; ok {
-			p.RSS = ptr(float64(st.rss))
+			p.RSS = new(float64(st.rss))
 		}
 		s.Harnesses = append(s.Harnesses, p)
 	}
@@ -210,10 +209,10 @@ func (t *setting) addTiers(s *record.Sample, harnesses []*process, before, after
 		cpu0, _, ok0 := below(before.all, pid)
 		cpu1, rss, ok1 := below(after.all, pid)
 		if ok0 && ok1 {
-			out.CPU, out.RSS = ptr(max(0, (cpu1-cpu0+self).Seconds())), ptr(float64(rss+selfRSS))
+			out.CPU, out.RSS = new(max(0, (cpu1-cpu0+self).Seconds())), new(float64(rss+selfRSS))
 		}
 		if started0 != nil && started1 != nil {
-			out.Started = ptr(*started1 - *started0)
+			out.Started = new(*started1 - *started0)
 		}
 		return out
 	}
@@ -246,9 +245,9 @@ func (t *setting) addTiers(s *record.Sample, harnesses []*process, before, after
 	h := &record.Hub{Process: tree(t.hub, true)}
 	h.Started = nil
 	secs := s.Wall.Seconds()
-	h.MsgsPerS = ptr(float64(after.hub.InMsgs+after.hub.OutMsgs-before.hub.InMsgs-before.hub.OutMsgs) / secs)
-	h.BytesPerS = ptr(float64(after.hub.InBytes+after.hub.OutBytes-before.hub.InBytes-before.hub.OutBytes) / secs)
-	h.SlowConsumers = ptr(float64(after.hub.SlowConsumers - before.hub.SlowConsumers))
+	h.MsgsPerS = new(float64(after.hub.InMsgs+after.hub.OutMsgs-before.hub.InMsgs-before.hub.OutMsgs) / secs)
+	h.BytesPerS = new(float64(after.hub.InBytes+after.hub.OutBytes-before.hub.InBytes-before.hub.OutBytes) / secs)
+	h.SlowConsumers = new(float64(after.hub.SlowConsumers - before.hub.SlowConsumers))
 	s.Hub = h
 }
 

@@ -23,11 +23,11 @@ func TestSplit(t *testing.T) {
 
 func TestQuantileOfBuckets(t *testing.T) {
 	buckets := []float64{0, 1e-6, 1e-5, 1e-4, math.Inf(1)}
-	require.Nil(t, quantile([]uint64{0, 0, 0, 0}, buckets, 0.99))
-	require.InDelta(t, 1, *quantile([]uint64{100, 0, 0, 0}, buckets, 0.99), 1e-9)
-	require.InDelta(t, 10, *quantile([]uint64{98, 2, 0, 0}, buckets, 0.99), 1e-9)
-	require.InDelta(t, 1, *quantile([]uint64{99, 1, 0, 0}, buckets, 0.99), 1e-9)
-	require.InDelta(t, 100, *quantile([]uint64{0, 0, 0, 5}, buckets, 0.99), 1e-9, "of the last bucket only the lower bound is known")
+	require.Nil(t, p99([]uint64{0, 0, 0, 0}, buckets))
+	require.InDelta(t, 1, *p99([]uint64{100, 0, 0, 0}, buckets), 1e-9)
+	require.InDelta(t, 10, *p99([]uint64{98, 2, 0, 0}, buckets), 1e-9)
+	require.InDelta(t, 1, *p99([]uint64{99, 1, 0, 0}, buckets), 1e-9)
+	require.InDelta(t, 100, *p99([]uint64{0, 0, 0, 5}, buckets), 1e-9, "of the last bucket only the lower bound is known")
 }
 
 func TestSchedLatencies(t *testing.T) {

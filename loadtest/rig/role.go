@@ -184,5 +184,3 @@ func (p Profiles) start(name string) (stop func(), err error) {
 	}
 	return stop, err
 }
-
-func ptr(v float64) *float64 { return &v }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/bus/bustest"
@@ -32,8 +33,8 @@ func sandboxRole(life context.Context, config json.RawMessage) (_ any, _ map[str
 	}
 	var stops []func()
 	closeAll := func() {
-		for i := len(stops) - 1; i >= 0; i-- {
-			stops[i]()
+		for _, stop := range slices.Backward(stops) {
+			stop()
 		}
 	}
 	defer func() {

@@ -38,6 +38,7 @@ func Run(ctx context.Context, cfg Config) (_ *Result, err error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
+	cfg.Progress = &lockedWriter{to: cfg.Progress} // processes write there too
 	r := &run{cfg: cfg, result: &Result{Run: record.NewRun(cfg.Workload.Name, record.ThisMachine(hub.Version()))}}
 	if err := cfg.Emit(r.result.Run); err != nil {
 		return nil, err

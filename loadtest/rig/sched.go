@@ -37,11 +37,11 @@ func (s sched) p99Since() *float64 {
 	for i := range delta {
 		delta[i] = h.Counts[i] - s.counts[i]
 	}
-	return quantile(delta, h.Buckets, 0.99)
+	return p99(delta, h.Buckets)
 }
 
-// quantile is the upper bound, in microseconds, of the bucket that has a quantile; nil when there are no values.
-func quantile(counts []uint64, buckets []float64, q float64) *float64 {
+// p99 is the upper bound, in microseconds, of the bucket that has the 99th percentile; nil when there are no values.
+func p99(counts []uint64, buckets []float64) *float64 {
 	total := uint64(0)
 	for _, n := range counts {
 		total += n
@@ -49,7 +49,7 @@ func quantile(counts []uint64, buckets []float64, q float64) *float64 {
 	if total == 0 {
 		return nil
 	}
-	rank := uint64(math.Ceil(q * float64(total)))
+	rank := uint64(math.Ceil(0.99 * float64(total)))
 	seen := uint64(0)
 	for i, n := range counts {
 		if seen += n; seen >= rank {
@@ -57,7 +57,7 @@ func quantile(counts []uint64, buckets []float64, q float64) *float64 {
 			if math.IsInf(bound, 1) {
 				bound = buckets[i]
 			}
-			return ptr(bound * 1e6)
+			return new(bound * 1e6)
 		}
 	}
 	return nil

@@ -3,8 +3,10 @@ package rig
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/sandbus/sandbus/loadtest/workload"
@@ -14,7 +16,7 @@ import (
 type stage struct {
 	cfg       Config
 	dir       string
-	stderr    *lockedWriter
+	stderr    io.Writer
 	shared    *workload.Shared
 	forks     *forks
 	hub       *process
@@ -45,7 +47,7 @@ func sandboxName(i int) string { return fmt.Sprintf("box%d", i) }
 
 // setUp starts the processes. What it returns must be struck, also beside an error.
 func setUp(ctx context.Context, cfg Config) (*stage, error) {
-	s := &stage{cfg: cfg, stderr: &lockedWriter{to: cfg.Progress}}
+	s := &stage{cfg: cfg, stderr: cfg.Progress}
 	dir, err := os.MkdirTemp("", "sandbus-loadtest-")
 	if err != nil {
 		return s, err
@@ -70,7 +72,7 @@ func setUp(ctx context.Context, cfg Config) (*stage, error) {
 		ids = append(ids, p.ID)
 	}
 	if s.forks, err = watchForks(); err != nil {
-		fmt.Fprintf(cfg.Progress, "processes started are not counted: %v\n", err)
+		_, _ = fmt.Fprintf(cfg.Progress, "processes started are not counted: %v\n", err)
 	}
 	s.hub, err = spawn(ctx, "hub", "hub", s.stderr, hubConfig{Profiles: cfg.Profiles, Sandboxes: ids}, &s.hubReady)
 	if err != nil {
@@ -188,8 +190,8 @@ func (t *setting) begin(ctx context.Context) error {
 
 // strike ends what runs for the arm alone. Its clients end with their processes.
 func (t *setting) strike() {
-	for i := len(t.stops) - 1; i >= 0; i-- {
-		t.stops[i]()
+	for _, stop := range slices.Backward(t.stops) {
+		stop()
 	}
 	t.stops = nil
 }
@@ -197,7 +199,7 @@ func (t *setting) strike() {
 // lockedWriter lets several processes write lines to one place.
 type lockedWriter struct {
 	mu sync.Mutex // guards writing
-	to interface{ Write([]byte) (int, error) }
+	to io.Writer
 }
 
 func (w *lockedWriter) Write(b []byte) (int, error) {
