@@ -31,7 +31,7 @@ type crowd struct {
 }
 
 // joining is how many connect at once.
-const joining = 64
+const joining = 16
 
 func crowdRole(life context.Context, config json.RawMessage) (any, map[string]handler, func(), error) {
 	cfg, err := decode[crowdConfig](config)
