@@ -20,7 +20,6 @@ import (
 	"github.com/sandbus/sandbus/workerd"
 )
 
-
 // asked makes the requests that hostile workers answer.
 func asked(t *testing.T, sb *harnesslib.Sandbox, w *hostile.Worker, b hostile.Behaviour) error {
 	ctx := t.Context()

@@ -112,7 +112,6 @@ func TestC48HubIsKilled(t *testing.T) {
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(data) // never fails
 	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "data"), data, 0o600))
 	want := sha256.Sum256(data)
-	data = nil
 
 	sum := sha256.New()
 	w := &gated{at: 30_000_000, reached: make(chan struct{}), gate: make(chan struct{}), all: sum}

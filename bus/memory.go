@@ -160,7 +160,7 @@ func (op *Op) join(reply string) bool {
 	if len(op.also) == maxJoined {
 		return false
 	}
-	op.also = append(op.also[:len(op.also):len(op.also)], reply)
+	op.also = append(slices.Clip(op.also), reply)
 	return true
 }
 

@@ -360,14 +360,6 @@ func (s *simulation) check(t *testing.T, got []byte, ends int, read, wrote error
 	}
 }
 
-func assertNoError(t *testing.T, err error) bool {
-	t.Helper()
-	if err != nil {
-		t.Error(err)
-	}
-	return err == nil
-}
-
 func TestSenderOfASilentPeerGivesUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sent := 0

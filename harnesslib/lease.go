@@ -63,7 +63,7 @@ func (o *AcquireOptions) check() error {
 	if err := o.Selector.Check(); err != nil {
 		return err
 	}
-	if err := o.Requirements.valid(); err != nil {
+	if err := o.valid(); err != nil {
 		return err
 	}
 	if o.TTL != 0 && (o.TTL < minTTL || o.TTL > maxTTL) {
