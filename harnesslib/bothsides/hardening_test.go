@@ -1,4 +1,4 @@
-package sandbus_test
+package bothsides
 
 import (
 	"fmt"
@@ -25,7 +25,7 @@ func staticWorker(t *testing.T) string {
 	t.Helper()
 	tool := testenv.Tool(t, "go")
 	path := filepath.Join(t.TempDir(), "workerd")
-	build := exec.Command(tool, "build", "-buildvcs=false", "-o", path, "./cmd/workerd")
+	build := exec.Command(tool, "build", "-buildvcs=false", "-o", path, "github.com/sandbus/sandbus/cmd/workerd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -1,4 +1,4 @@
-package sandbus_test
+package bothsides
 
 import (
 	"context"
