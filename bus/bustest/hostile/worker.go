@@ -110,7 +110,7 @@ func (w *Worker) receive(m *nats.Msg) {
 		w.mu.Lock()
 		r := w.ops[op]
 		w.mu.Unlock()
-		if f, err := bus.ParseFrame(m.Data); r != nil && err == nil && verb == "ack" {
+		if f, err := bus.ParseFrame(m.Data); r != nil && err == nil && strings.HasPrefix(verb, "ack") { // behind it stands the caller's connection
 			r.acknowledged(f)
 		}
 		return // nothing is confirmed
