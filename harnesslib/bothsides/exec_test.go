@@ -339,6 +339,7 @@ func (n *network) workerAt(t *testing.T, url, token string) *exec.Cmd {
 }
 
 func TestC11WorkerIsKilled(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	w := n.workerProcess(t, n.hub.URL())
 	p := n.place(t, n.hub.URL())

@@ -246,6 +246,7 @@ func TestSandboxesWatch(t *testing.T) {
 // TestHubIsGoneUntilTheDeadline has calls under way and new calls when the hub goes: they wait until their own deadline,
 // then say which hub is gone.
 func TestHubIsGoneUntilTheDeadline(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	n.workerProcess(t, n.hub.URL())
 	way := hubtest.NewProxy(t, n.hub.URL())

@@ -26,6 +26,7 @@ var soakFor = flag.Duration("soak", 10*time.Second, "how long TestSoak runs")
 // TestSoak runs random commands on both tiers, with aborts, timeouts and cut connections, and checks that each has one
 // outcome that can be true, and that nothing is left at the end: no process, no descriptor; goroutines are TestMain's.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t)
 	way := n.proxy(t)
 	worker := n.workerProcess(t, way.url)
