@@ -65,6 +65,12 @@ func (c *Caller) Close() {
 	_ = c.sub.Unsubscribe() // fails only when the connection is closed already
 }
 
+func (c *Caller) isClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err != nil
+}
+
 // reconnected repeats what may have been lost with the connection.
 func (c *Caller) reconnected() {
 	c.mu.Lock()

@@ -222,7 +222,9 @@ func (s *Stream) Close() {
 	s.asking.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closed && s.answer == nil && !s.in.complete() && s.out == nil { // one with input ends in its own time: what was sent may be on its way
+	// An op with input ends in its own time: what was sent may be on its way. So do all when the caller itself closes:
+	// somebody else may go on with them.
+	if !s.closed && s.answer == nil && !s.in.complete() && s.out == nil && !s.caller.isClosed() {
 		_ = s.caller.conn.publish(s.caller.controlSubject(s.target, s.op, "gone"), nil) // lost: the missing acks say it
 	}
 	s.closed = true

@@ -87,6 +87,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer conn.Close()
 	bulk, err := bus.Connect(ctx, bus.Config{
 		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
+		Renew: w.cfg.Renew, CA: w.cfg.CA, ServerName: w.cfg.ServerName,
 		Name: w.cfg.Credential.Identity().String() + " (bulk)", OnClosed: tell(lost), OnDenied: tell(lost),
 	})
 	if err != nil {

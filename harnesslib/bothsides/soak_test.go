@@ -127,8 +127,10 @@ func soakOne(t *testing.T, p *place, rng *rand.Rand) string {
 		time.AfterFunc(time.Duration(rng.IntN(300))*time.Millisecond, func() { cancel(errors.New("soak")) })
 	}
 	out, err := c.Output(ctx)
-	if errors.Is(err, harnesslib.ErrLost) || errors.Is(err, bus.ErrPublish) || (abort && errors.Is(err, context.Canceled)) || errors.Is(err, harnesslib.ErrUnreachable) {
-		// A fast exec whose answer fell into a cut, an abort that could not be confirmed in time: nobody can know.
+	if errors.Is(err, harnesslib.ErrLost) || errors.Is(err, bus.ErrPublish) || (abort && errors.Is(err, context.Canceled)) || errors.Is(err, harnesslib.ErrUnreachable) ||
+		errors.Is(err, harnesslib.ErrUnknownSandbox) {
+		// A fast exec whose answer fell into a cut, an abort that could not be confirmed in time: nobody can know. Or the
+		// worker is not connected at the moment, and nothing ran.
 		return "unknown"
 	}
 	if c.Outcome.Kind != kinds[0] {

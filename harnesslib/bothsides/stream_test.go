@@ -82,13 +82,21 @@ func TestAbortBehindAFullLink(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	c := sb.Command("yes")
-	got := int64(0)
+	var got int64 // stands still once the link is full
 	shut := false
 	c.Stdout = writerFunc(func(b []byte) (int, error) {
 		if got += int64(len(b)); got > 1<<20 && !shut {
 			shut = true
 			link.Lock()
-			cancel(errEnough)
+			go func() { // once there is output that cannot come
+				for {
+					list, err := sb.Execs(t.Context())
+					if err != nil || len(list) == 1 && list[0].Output > got {
+						cancel(errEnough)
+						return
+					}
+				}
+			}()
 		}
 		return len(b), nil
 	})

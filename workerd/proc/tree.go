@@ -1,8 +1,11 @@
 package proc
 
 import (
+	"cmp"
 	"context"
+	"maps"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -83,11 +86,12 @@ func (t *Tree) lookForMark(children map[int][]Process) {
 // Marked is the tree of all that carry a mark.
 func Marked(mark string) *Tree { return NewTree(Process{}, true, mark) }
 
-// Signal sends a signal to all that live. Where the root leads a process group, the group gets it in one call, which
+// Signal sends a signal to all that live, parents before their children: a script must not go on to what stands behind a
+// program that was killed. Where the root leads a process group, the group gets it in one call, which
 // reaches what forks while the tree is walked.
 func (t *Tree) Signal(sig unix.Signal) {
 	group := !t.spare && t.root.PID > 0 && t.root.Alive() && unix.Kill(-t.root.PID, sig) == nil
-	for p := range t.known {
+	for _, p := range slices.SortedFunc(maps.Keys(t.known), byAge) {
 		if group {
 			if pg, err := unix.Getpgid(p.PID); err == nil && pg == t.root.PID {
 				continue // has it already
@@ -96,6 +100,9 @@ func (t *Tree) Signal(sig unix.Signal) {
 		p.Signal(sig)
 	}
 }
+
+// byAge orders the eldest first; those of one tick by their number.
+func byAge(a, b Process) int { return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.PID, b.PID)) }
 
 // lookEvery is how often a dying tree is looked at.
 const lookEvery = 5 * time.Millisecond

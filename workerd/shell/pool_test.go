@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sandbus/sandbus/internal/testenv"
@@ -115,6 +116,26 @@ func TestOneCommandDoesNotReachTheNext(t *testing.T) {
 				require.Equal(t, clean, string(run1(t, p, probe).GetStdout()), script)
 			}
 		}
+	})
+}
+
+// TestKilledScriptGoesNoFurther ends commands in the middle of scripts: nothing behind the command that was killed runs.
+func TestKilledScriptGoesNoFurther(t *testing.T) {
+	eachShell(t, func(t *testing.T, p *Pool, _ []string) {
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				for range 15 {
+					resp, err := p.Run(t.Context(), Command{Script: "printf start; sleep 300; echo end", Timeout: 30 * time.Millisecond, Limit: 1000})
+					if !assert.NoError(t, err) {
+						return
+					}
+					assert.Equal(t, sandbusv1.OutcomeKind_OUTCOME_KIND_TIMED_OUT, resp.GetOutcome().GetKind())
+					assert.NotContains(t, string(resp.GetStdout()), "end")
+				}
+			})
+		}
+		wg.Wait()
 	})
 }
 
