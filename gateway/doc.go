@@ -16,8 +16,8 @@
 //
 // A run belongs to harness, sandbox and req_id. The same request again joins the run and gets its output from the start,
 // or, after the end, its last event (with the output where that is small). Another request under its name is refused
-// while it runs. Replicas share nothing: a run of the stream tier has at the hub an id that follows from its content, so
-// that a request which is repeated at another replica finds it; one of the fast tier is refused there, for it may have run.
+// while it runs. Replicas share nothing: a run has at the hub an id that follows from its content, so that a request
+// which is repeated at another replica finds it: the worker knows its ops, and the outcomes of those that have ended.
 // When a replica ends, what runs for it is not aborted: workers end it after a minute, unless somebody comes back for it.
 //
 // # An attached worker
