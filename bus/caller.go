@@ -215,6 +215,7 @@ func (c *Caller) request(ctx context.Context, t Target, subject string, id, op O
 			if err := checkShape(r.data, resp.ProtoReflect().Descriptor()); err != nil {
 				return err
 			}
+			proto.Reset(resp) // another worker may have refused this request before
 			if err := unmarshal(r.data, false, resp); err != nil {
 				return &StreamError{Rule: fmt.Sprintf("the answer to op %s is no %s", op, resp.ProtoReflect().Descriptor().Name())}
 			}

@@ -46,6 +46,7 @@ type Registrar struct {
 	holders map[connection]string
 	refused map[string]duplicateSeen
 	waiting map[string]*nats.Msg // hellos that wait for a probe of the holder, by key
+	standby map[string]time.Time // when a worker has said last that it stands by for the place, by key
 	// gathered are beats that will be written together.
 	gathered []said
 }
@@ -111,6 +112,7 @@ func StartRegistrar(ctx context.Context, conn *Conn, cfg RegistrarConfig) (*Regi
 	r := &Registrar{
 		conn: conn, cfg: cfg, js: js, log: cfg.Logger, seed: maphash.MakeSeed(), inbox: conn.nc.NewInbox(), again: make(chan struct{}, 1),
 		view: map[string]*record{}, holders: map[connection]string{}, refused: map[string]duplicateSeen{}, waiting: map[string]*nats.Msg{},
+		standby: map[string]time.Time{},
 	}
 	r.life, r.cancel = context.WithCancelCause(context.Background())
 	for range registrarLanes {

@@ -204,6 +204,9 @@ func (r *Registrar) remove(ctx context.Context, key, why string, meant func(*rec
 		r.forget(key)
 		if err == nil {
 			r.log.Info("sandbox is gone", "zone", string(e.Zone), "sandbox", string(e.Sandbox), "instance", string(e.Instance), "why", why)
+			if s := (Subject{Zone: e.Zone, Sandbox: e.Sandbox}); r.hasStandby(s) {
+				return r.askForHello(s)
+			}
 			return nil
 		}
 		if !isConflict(err) {

@@ -120,6 +120,20 @@ func (r *Registrar) settle(ctx context.Context, s Subject, m *nats.Msg) error {
 	return r.refuse(s, &h, holder, m)
 }
 
+// settled answers a hello that waits and whose worker has got the place by another one meanwhile: taken up later it would
+// bring back a worker that may have ended by then.
+func (r *Registrar) settled(s Subject, adopted *sandbusv1.Hello) error {
+	key := presenceKey(s.Zone, s.Sandbox)
+	r.mu.Lock()
+	m := r.waiting[key]
+	r.mu.Unlock()
+	var h sandbusv1.Hello
+	if m == nil || proto.Unmarshal(m.Data, &h) != nil || h.GetInstance() != adopted.GetInstance() || r.takeWaiting(key, m) == nil {
+		return nil
+	}
+	return r.answer(m, nil, "")
+}
+
 // takeWaiting returns the hello that waits, if it is the one that is meant; nil means any.
 func (r *Registrar) takeWaiting(key string, meant *nats.Msg) *nats.Msg {
 	r.mu.Lock()
@@ -159,6 +173,11 @@ func (r *Registrar) sweep() {
 func (r *Registrar) silent() (out []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for key, since := range r.standby {
+		if time.Since(since) > standbyFor {
+			delete(r.standby, key)
+		}
+	}
 	for key, e := range r.view {
 		switch age := time.Since(e.heard); {
 		case age > PresenceTTL+sweepEvery:

@@ -280,11 +280,28 @@ func (s *Server) Stop(ctx context.Context) {
 		<-done
 	}
 	if s.sub != nil {
-		_ = s.sub.Unsubscribe() // fails only when the connection is closed already
+		s.withdraw()
 	}
 	if s.lead != nil {
 		s.lead.stop()
 	}
+}
+
+// withdraw ends the subscription so that whatever the hub has sent here already is answered: the one who asked is told
+// that nothing ran, and would learn nothing at all otherwise.
+func (s *Server) withdraw() {
+	gone := make(chan struct{})
+	s.sub.SetClosedHandler(func(string) { close(gone) })
+	if s.conn.isConnected() && s.sub.Drain() == nil {
+		limit := time.NewTimer(lastWords)
+		defer limit.Stop()
+		select {
+		case <-gone:
+			return
+		case <-limit.C:
+		}
+	}
+	_ = s.sub.Unsubscribe() // fails only when the connection is closed already
 }
 
 // receive takes one message: it hands off what may wait.

@@ -508,8 +508,9 @@ func (c *Cmd) begin(st *bus.Stream) error {
 		return nil
 	case bus.FrameEnd: // it never ran; or an attached exec has ended without output
 		defer st.Close()
-		c.over = true
-		return c.finish(f)
+		err := c.finish(f)
+		c.over = !draining(err) // else a successor may run it
+		return err
 	default:
 		st.Close()
 		return &bus.StreamError{Rule: fmt.Sprintf("an exec begins with a started frame, not with one of kind %d", f.Kind)}

@@ -140,7 +140,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	var draining atomic.Bool
 	announcer := &bus.Announcer{
-		Conn: conn, Target: w.target, Hello: w.hello(), Ready: w.cfg.OnReady, Logger: w.cfg.Logger,
+		Conn: conn, Target: w.target, Hello: w.hello(), Ready: w.cfg.OnReady, TakeOver: w.cfg.TakeOver, Logger: w.cfg.Logger,
 		Beat: func(b *sandbusv1.Beat) {
 			b.Load, b.Used, b.Draining = int32(srv.Load()), int32(w.leases.Used()), draining.Load()
 		},
@@ -156,9 +156,10 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	case err = <-lost:
 		err = fmt.Errorf("connection to the hub: %w", err)
 	}
+	w.cfg.Logger.Info("worker drains", "why", fmt.Sprint(errors.Join(err, context.Cause(ctx))))
 	draining.Store(true)
 	srv.Drain()
-	announcer.BeatNow()
+	announcer.Leave()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.StopGrace)
 	defer cancel()
 	defer context.AfterFunc(grace, w.dial.Stop)()

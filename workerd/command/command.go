@@ -113,6 +113,7 @@ func (o *options) settings() []*setting {
 		{name: "connect-timeout", help: "how long to try to reach the hub at the start, such as 30s (default: for ever)", set: duration(&o.cfg.ConnectTimeout)},
 		{name: "state-dir", help: "where a name is kept by which the next worker finds what a crash has left (default: the user's state directory)", set: text(&o.cfg.StateDir)},
 		{name: "spool-dir", help: "where files with the full output of execs go (default: the temporary directory)", set: text(&o.cfg.SpoolDir)},
+		{name: "take-over", help: "how long to stand by while another worker of this id is live, such as 5m; it is replaced as soon as it is told to end (default: fail at once)", set: duration(&o.cfg.TakeOver)},
 		{name: "stop-grace", help: "how long running commands may go on after TERM, such as 10s (default 5s)", set: duration(&o.cfg.StopGrace)},
 		{name: "log-level", help: "debug, info, warn or error (default info)", set: func(v string) error {
 			if err := o.level.UnmarshalText([]byte(v)); err != nil {
