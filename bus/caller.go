@@ -132,7 +132,7 @@ func (c *Caller) publish(ctx context.Context, subject, reply string, payload []b
 		return Errorf(sandbusv1.Code_CODE_TOO_LARGE, "the request has %d bytes, one message holds %d", len(payload), limit)
 	}
 	for {
-		err := c.conn.publishRequest(subject, reply, payload)
+		err := c.conn.publishTraced(subject, reply, payload, traceOf(ctx))
 		if err == nil {
 			return nil
 		}
@@ -177,7 +177,10 @@ func (c *Caller) Fetch(ctx context.Context, t Target, verb string, op OpID, req 
 	if err != nil {
 		return fmt.Errorf("%s: %w", verb, err)
 	}
-	return c.request(ctx, t, t.prefix()+verb, op, op, payload, resp, data)
+	began := time.Now()
+	err = c.request(ctx, t, t.prefix()+verb, op, op, payload, resp, data)
+	c.conn.meter.verb(verb).done(began, err)
+	return err
 }
 
 // Control sends a control message of an op that may be under way, and waits for the answer. It is not repeated by itself:
@@ -193,7 +196,7 @@ func (c *Caller) Control(ctx context.Context, t Target, op OpID, control string,
 func (c *Caller) request(ctx context.Context, t Target, subject string, id, op OpID, payload []byte, resp errorMessage, data io.Writer) error {
 	w := &waiter{got: make(chan result, 1), data: data}
 	reply := c.replySubject(t, id)
-	w.asking = asking{conn: c.conn, subject: subject, reply: reply, payload: payload, once: id != op, failed: w.fail}
+	w.asking = asking{conn: c.conn, subject: subject, reply: reply, payload: payload, trace: traceOf(ctx), once: id != op, failed: w.fail}
 	w.ack = func(b []byte) error { return c.conn.publish(c.controlSubject(t, id, "ack"), b) }
 	if err := c.register(id, &call{subject: reply, heard: w.heard, failed: w.fail, reconnected: w.asking.reconnected}); err != nil {
 		return err
@@ -287,6 +290,7 @@ func (w *waiter) heard(m *nats.Msg) {
 	}
 	if w.recv == nil {
 		w.recv = newReceiver(DefaultWindow, w.ack)
+		w.recv.meter = w.asking.conn.meter
 		var ctx context.Context
 		ctx, w.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the cause is never asked for
 		w.done = make(chan struct{})

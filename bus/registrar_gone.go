@@ -181,6 +181,7 @@ func (r *Registrar) silent() (out []*record) {
 	for key, e := range r.view {
 		switch age := time.Since(e.heard); {
 		case age > PresenceTTL+sweepEvery:
+			r.meter.Gone.Add(1)
 			r.forgetLocked(key)
 		case age >= suspectAfter && !e.Suspect:
 			out = append(out, e)
@@ -201,6 +202,9 @@ func (r *Registrar) suspect(ctx context.Context, s Subject) error {
 		p.Suspect = true
 		return p, PresenceTTL - suspectAfter, nil
 	})
+	if err == nil && probed != nil {
+		r.meter.Suspect.Add(1)
+	}
 	if err != nil || probed == nil || !canBeProbed(probed) {
 		return err
 	}

@@ -99,6 +99,7 @@ func (r *Registrar) answer(m *nats.Msg, why error, holder InstanceID) error {
 
 // refuse tells a worker that the id is another's.
 func (r *Registrar) refuse(s Subject, h *sandbusv1.Hello, holder *record, m *nats.Msg) error {
+	r.meter.Refused.Add(1)
 	switch {
 	case slices.Contains(h.GetFeatures(), featureStandby):
 		r.mu.Lock()
@@ -157,7 +158,8 @@ func (r *Registrar) adopt(ctx context.Context, s Subject, h *sandbusv1.Hello) (h
 		r.mu.Unlock()
 		err = r.settled(s, h)
 	}
-	if err == nil && fresh {
+	if fresh && holder == nil {
+		r.meter.Adopted.Add(1)
 		r.log.Info("sandbox is live", "zone", string(s.Zone), "sandbox", string(s.Sandbox), "instance", h.GetInstance())
 	}
 	return holder, err

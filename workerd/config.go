@@ -96,6 +96,8 @@ type Config struct {
 	StopGrace time.Duration
 	// Version is the build that presence shows; empty means "dev".
 	Version string
+	// Meter counts what the worker does; nil means one of its own.
+	Meter *Meter
 	// OnReady is called when the worker is known at the hub; nil means nobody.
 	OnReady func()
 	// Logger gets what happens, never what commands say; nil discards.
@@ -185,6 +187,9 @@ func (c *Config) check() error {
 	}
 	if c.Version == "" {
 		c.Version = "dev"
+	}
+	if c.Meter == nil {
+		c.Meter = &Meter{}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
