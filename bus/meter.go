@@ -19,7 +19,7 @@ type Meter struct {
 	KeepAlives   atomic.Int64 // frames that said that a stream or a request lives
 	Repeats      atomic.Int64 // requests that were sent again
 
-	mu    sync.Mutex                             // serialises additions to verbs
+	mu    sync.Mutex                              // serialises additions to verbs
 	verbs atomic.Pointer[map[string]*VerbLatency] // replaced whole, so that reading it needs no lock
 }
 

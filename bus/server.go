@@ -573,7 +573,7 @@ type Request struct {
 	handler   handler
 	began     time.Time // when it arrived
 	failed    bool      // an error was its answer
-	unnamed   bool // the reply subject has no op: Op is one that we made up, or the message's (renamed)
+	unnamed   bool      // the reply subject has no op: Op is one that we made up, or the message's (renamed)
 	renamed   bool
 	answer    []byte // the message that answered it, when it is to be remembered
 	// right is the life of the lease that the request runs under; nil means none. outlived ends the watch of it.

@@ -38,7 +38,15 @@ type Config struct {
 	Dial func() (net.Conn, error)
 	// Logger gets connection events, never contents; nil discards them.
 	Logger *slog.Logger
+	// Meter counts requests and what streams go through; nil means nobody does.
+	Meter *Meter
 }
+
+// Meter counts what goes on between a harness and its sandboxes. It may be read at any time.
+type Meter = bus.Meter
+
+// Connected says whether there is a connection to the hub now.
+func (h *Hub) Connected() bool { return h.conn.Connected() }
 
 // Hub is a connection to a hub.
 type Hub struct {
@@ -71,7 +79,7 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 	}
 	conn, err := bus.Connect(ctx, bus.Config{
 		URL: cfg.URL, Credential: cred, ConnectTimeout: cfg.ConnectTimeout, Dial: cfg.Dial, Logger: cfg.Logger,
-		Renew: renew, CA: cfg.CA, ServerName: cfg.ServerName,
+		Renew: renew, CA: cfg.CA, ServerName: cfg.ServerName, Meter: cfg.Meter,
 	})
 	if err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/bus/hub"
+	"github.com/sandbus/sandbus/telemetry"
 )
 
 // registrarFlags are the settings of a registrar.
@@ -31,6 +32,7 @@ of them may run: they agree by the revisions of what they write. It needs a regi
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return a.registrar(c.Context(), flags) },
 	}
+	a.addService(c)
 	f := c.Flags()
 	f.StringVar(&flags.name, "name", "registrar", "the `name` of its credential, at a hub of this machine")
 	f.StringArrayVar(&flags.zones, "ask", nil, "a `zone` to ask for beats at the start, besides main and those that are known; others are found by their next beat")
@@ -40,6 +42,10 @@ of them may run: they agree by the revisions of what they write. It needs a regi
 }
 
 func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
+	if err := a.readService(); err != nil {
+		return err
+	}
+	meter := &bus.Meter{}
 	cfg := bus.RegistrarConfig{Replicas: flags.replicas, Logger: a.logger()}
 	if flags.replicas < 0 || flags.replicas > 5 {
 		return &usageError{fmt.Errorf("--replicas %d: want 1 to 5, or 0 for what the bucket has", flags.replicas)}
@@ -72,7 +78,7 @@ func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
 		default:
 		}
 	}
-	conn, err := bus.Connect(ctx, bus.Config{URL: url, Credential: cred, Logger: a.logger(), OnClosed: tell, OnDenied: tell})
+	conn, err := bus.Connect(ctx, bus.Config{URL: url, Credential: cred, Logger: a.logger(), Meter: meter, OnClosed: tell, OnDenied: tell})
 	if err != nil {
 		return err
 	}
@@ -82,6 +88,11 @@ func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
 		return err
 	}
 	defer r.Stop()
+	metrics, err := a.serveMetrics(registrarHealth(r), telemetry.Bus(meter, "registrar", conn.Connected), telemetry.Registrar(r))
+	if err != nil {
+		return err
+	}
+	defer metrics.Stop()
 	if _, err := fmt.Fprintf(a.stdout, "registrar serves %s\n", conn.URL()); err != nil {
 		return err
 	}
