@@ -107,27 +107,27 @@ func New(cfg Config) (*Gateway, error) {
 	}, nil
 }
 
-// Stats is the state of a gateway that serves.
+// Stats is the state of a gateway.
 type Stats struct {
 	Connected bool // to the hub
 	Workers   int  // that are attached
 	Leases    harnesslib.LeaseStats
 }
 
-// Stats is the gateway's state now; ok is false before it serves, and from when it was told to end.
-func (g *Gateway) Stats() (s Stats, ok bool) {
+// Stats is the gateway's state now; it is zero before it serves, and from when it was told to end.
+func (g *Gateway) Stats() Stats {
 	hub := g.serving.Load()
 	if hub == nil {
-		return s, false
+		return Stats{}
 	}
 	select {
 	case <-g.stopping:
-		return s, false
+		return Stats{}
 	default:
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return Stats{Connected: hub.Connected(), Workers: len(g.workers), Leases: hub.LeaseStats()}, true
+	return Stats{Connected: hub.Connected(), Workers: len(g.workers), Leases: hub.LeaseStats()}
 }
 
 func setDefault(d *time.Duration, value time.Duration) {

@@ -43,7 +43,7 @@ func (m *Meter) exec(tier int, o *sandbusv1.Outcome, t *sandbusv1.Timing) {
 	}
 }
 
-// Gauges is the state of a worker that serves.
+// Gauges is the state of a worker.
 type Gauges struct {
 	Requests int          // under way
 	Execs    int          // alive on the stream tier
@@ -62,12 +62,12 @@ type state struct {
 // Meter is what the worker counts.
 func (w *Worker) Meter() *Meter { return w.cfg.Meter }
 
-// Gauges is the worker's state now; ok is false before it serves.
-func (w *Worker) Gauges() (g Gauges, ok bool) {
+// Gauges is the worker's state now; it is zero before it serves.
+func (w *Worker) Gauges() Gauges {
 	if f := w.state.gauges.Load(); f != nil {
-		return (*f)(), true
+		return (*f)()
 	}
-	return g, false
+	return Gauges{}
 }
 
 // Connected says whether there is a connection to the hub now.

@@ -101,10 +101,7 @@ func (a *app) serveGateway(c *cobra.Command, flags gatewayFlags) error {
 	if err != nil {
 		return err
 	}
-	connected := func() bool {
-		s, ok := g.Stats()
-		return ok && s.Connected
-	}
+	connected := func() bool { return g.Stats().Connected }
 	metrics, err := a.serveMetrics(func() error {
 		if !connected() {
 			return errNotConnected

@@ -83,10 +83,7 @@ func hubMetrics(h *hub.Hub) telemetry.Collector {
 // gatewayMetrics shows what a gateway's leases and workers are.
 func gatewayMetrics(g *gateway.Gateway) telemetry.Collector {
 	return func(e telemetry.Emit) {
-		s, ok := g.Stats()
-		if !ok {
-			return
-		}
+		s := g.Stats()
 		e.Gauge("sandbus_gateway_workers", "Workers that are attached.", float64(s.Workers))
 		e.Gauge("sandbus_harness_leases_held", "Leases that are held.", float64(s.Leases.Held))
 		e.Gauge("sandbus_harness_leases_waiting", "Calls that wait for a lease.", float64(s.Leases.Waiting))

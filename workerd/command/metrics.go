@@ -15,7 +15,7 @@ func (o *options) serveMetrics(w *workerd.Worker) (*telemetry.Server, error) {
 	}
 	s, err := telemetry.Start(telemetry.Config{
 		Addr: o.metrics, Health: w.Health, Logger: o.cfg.Logger,
-		Collectors: telemetry.List(telemetry.Bus(&w.Meter().Bus, "worker", w.Connected), collect(w)),
+		Collectors: telemetry.List(telemetry.Bus(&w.Meter().Bus, "worker", w.Connected), Metrics(w)),
 	})
 	if err == nil {
 		o.cfg.Logger.Info("metrics are served", "address", s.Addr())
@@ -23,8 +23,8 @@ func (o *options) serveMetrics(w *workerd.Worker) (*telemetry.Server, error) {
 	return s, err
 }
 
-// collect shows what a worker has counted, and its state.
-func collect(w *workerd.Worker) telemetry.Collector {
+// Metrics shows what a worker has counted, and its state.
+func Metrics(w *workerd.Worker) telemetry.Collector {
 	return func(e telemetry.Emit) {
 		m := w.Meter()
 		for t, tier := range workerd.Tiers {
@@ -40,10 +40,7 @@ func collect(w *workerd.Worker) telemetry.Collector {
 			e.Histogram("sandbus_exec_stage_seconds", "Where the time of execs went.", &m.Stages[i], "stage", stage)
 		}
 		e.Flag("sandbus_draining", "Whether the worker accepts nothing new.", w.Draining())
-		g, ok := w.Gauges()
-		if !ok {
-			return
-		}
+		g := w.Gauges()
 		e.Gauge("sandbus_requests_under_way", "Requests under way.", float64(g.Requests))
 		e.Gauge("sandbus_execs_alive", "Execs of the stream tier that run.", float64(g.Execs))
 		const shells = "Shells of the fast tier by state."
