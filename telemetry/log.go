@@ -35,7 +35,7 @@ func (f *LogFormat) Logger(w io.Writer, level slog.Leveler) *slog.Logger {
 
 // Keys are the keys that lines of logs have, besides slog's own (time, level, msg). A test holds that no other is used.
 var Keys = []string{
-	"address", "code", "credential", "dropped", "epoch", "error", "exclusive", "exec", "execs", "expires", "fallbacks", "fast", "got", "harness",
-	"hub", "idle", "instance", "limit", "line", "message", "native", "op", "outcome", "reason", "req_id", "requests", "run_us", "sandbox",
+	"address", "code", "epoch", "error", "exclusive", "exec", "execs", "expires", "fallbacks", "fast", "got", "harness",
+	"idle", "instance", "known", "limit", "line", "message", "native", "op", "outcome", "reason", "req_id", "requests", "run_ms", "run_us", "sandbox",
 	"session", "since", "size", "state", "stderr_bytes", "stdout_bytes", "subject", "trace_id", "url", "verb", "want", "why", "zone",
 }
