@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -52,9 +53,7 @@ func (m *Meter) verb(name string) *VerbLatency {
 		return v
 	}
 	next := make(map[string]*VerbLatency, len(old)+1)
-	for k, v := range old {
-		next[k] = v
-	}
+	maps.Copy(next, old)
 	v := &VerbLatency{}
 	next[name] = v
 	m.verbs.Store(&next)

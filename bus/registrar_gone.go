@@ -128,7 +128,13 @@ func (r *Registrar) settled(s Subject, adopted *sandbusv1.Hello) error {
 	m := r.waiting[key]
 	r.mu.Unlock()
 	var h sandbusv1.Hello
-	if m == nil || proto.Unmarshal(m.Data, &h) != nil || h.GetInstance() != adopted.GetInstance() || r.takeWaiting(key, m) == nil {
+	if m == nil {
+		return nil
+	}
+	if err := proto.Unmarshal(m.Data, &h); err != nil {
+		return err
+	}
+	if h.GetInstance() != adopted.GetInstance() || r.takeWaiting(key, m) == nil {
 		return nil
 	}
 	return r.answer(m, nil, "")

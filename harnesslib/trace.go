@@ -82,4 +82,6 @@ func (s *span) endExec(ctx context.Context, o Outcome, t Timing, err error) {
 }
 
 // sandboxAttr names the sandbox in a span.
-func sandboxAttr(t bus.SandboxID) attribute.KeyValue { return attribute.String("sandbus.sandbox", string(t)) }
+func sandboxAttr(t bus.SandboxID) attribute.KeyValue {
+	return attribute.String("sandbus.sandbox", string(t))
+}
