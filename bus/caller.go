@@ -194,7 +194,7 @@ func (c *Caller) Control(ctx context.Context, t Target, op OpID, control string,
 }
 
 func (c *Caller) request(ctx context.Context, t Target, subject string, id, op OpID, payload []byte, resp errorMessage, data io.Writer) error {
-	w := &waiter{got: make(chan result, 1), data: data}
+	w := &waiter{got: make(chan result, 1), data: data, meter: c.conn.meter}
 	reply := c.replySubject(t, id)
 	w.asking = asking{conn: c.conn, subject: subject, reply: reply, payload: payload, trace: traceOf(ctx), once: id != op, failed: w.fail}
 	w.ack = func(b []byte) error { return c.conn.publish(c.controlSubject(t, id, "ack"), b) }
@@ -245,7 +245,8 @@ type waiter struct {
 	got chan result // one element: the first result counts
 	ack func([]byte) error
 	// data takes what follows a started frame; nil means that there must be none.
-	data io.Writer
+	data  io.Writer
+	meter *Meter // nil means nobody counts
 
 	asking asking
 
@@ -290,7 +291,7 @@ func (w *waiter) heard(m *nats.Msg) {
 	}
 	if w.recv == nil {
 		w.recv = newReceiver(DefaultWindow, w.ack)
-		w.recv.meter = w.asking.conn.meter
+		w.recv.meter = w.meter.orDiscard()
 		var ctx context.Context
 		ctx, w.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the cause is never asked for
 		w.done = make(chan struct{})
