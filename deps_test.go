@@ -22,14 +22,18 @@ func deps(t *testing.T, args ...string) []string {
 }
 
 // TestArrows holds which way imports may point: schemas <- bus <- workerd | harnesslib <- gateway <- loadtest, cmd;
-// textedit and treetar know none of them, and serve both sides.
+// telemetry stands between bus and the commands, and only they show metrics; textedit and treetar know none of them, and serve both sides.
 func TestArrows(t *testing.T) {
 	for _, c := range []struct {
 		from      string   // these packages, with all that they need,
 		forbidden []string // reach none below these
 	}{
 		{"./schemas/...", []string{"bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
-		{"./bus", []string{"workerd", "harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./bus", []string{"telemetry", "workerd", "harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server", "!github.com/prometheus"}},
+		{"./telemetry", []string{"workerd", "harnesslib", "gateway", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./workerd", []string{"telemetry", "!github.com/prometheus", "!go.opentelemetry.io"}},
+		{"./harnesslib", []string{"telemetry", "!github.com/prometheus", "!go.opentelemetry.io/otel/sdk", "!go.opentelemetry.io/otel/exporters"}},
+		{"./cmd/workerd", []string{"!go.opentelemetry.io"}},
 		{"./bus/auth", []string{"workerd", "harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 		{"./bus/hub", []string{"workerd", "harnesslib", "cmd", "loadtest"}},
 		{"./textedit", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},

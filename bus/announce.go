@@ -33,11 +33,16 @@ type Announcer struct {
 	// Beat fills in load, slots in use and draining.
 	Beat func(*sandbusv1.Beat)
 	// Ready is called after the first accepted hello; nil means nobody.
-	Ready  func()
-	Logger *slog.Logger // nil discards
+	Ready func()
+	// TakeOver is for how long to stand by at the start while another live worker has the id, in place of ErrDuplicate: its
+	// place is taken as soon as it drains or is gone. Zero means not at all.
+	TakeOver time.Duration
+	Logger   *slog.Logger // nil discards
 
-	mu  sync.Mutex // guards the field below
+	mu  sync.Mutex // guards the fields below
 	seq uint64
+	// leaving says that the worker drains: another one may have its place.
+	leaving bool
 }
 
 // Run announces the worker until ctx ends; it does not say goodbye. Errors: ErrDuplicate, *[Error] of a refused hello,
@@ -75,11 +80,23 @@ func (a *Announcer) Run(ctx context.Context) error {
 	defer a.Conn.onReconnected(a, nil)
 
 	ready := a.Ready
+	standby, waits := time.Now().Add(a.TakeOver), false
 	for {
 		every, err := a.hello(ctx, own)
+		if errors.Is(err, ErrDuplicate) && time.Now().Before(standby) {
+			if !waits {
+				a.Logger.Info("worker stands by", "limit", a.TakeOver, "why", err.Error())
+			}
+			waits = true
+			if !awaitAgain(ctx, again, min(standbyEvery, time.Until(standby))) {
+				return nil
+			}
+			continue
+		}
 		if err != nil || ctx.Err() != nil {
 			return err
 		}
+		standby = time.Time{} // from now on whoever has the id instead is no predecessor
 		if ready != nil {
 			ready()
 			ready = nil
@@ -88,6 +105,31 @@ func (a *Announcer) Run(ctx context.Context) error {
 			return nil
 		}
 	}
+}
+
+// standbyEvery is how often a worker that stands by says so. The registrar asks it earlier when the place is free.
+const standbyEvery = time.Second
+
+// awaitAgain waits until somebody wants to hear hello, at most for a time; it is false when ctx ended.
+func awaitAgain(ctx context.Context, again <-chan struct{}, limit time.Duration) bool {
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-again:
+	case <-t.C:
+	case <-ctx.Done():
+		return false
+	}
+	return true
+}
+
+// Leave says that the worker drains: another one of the same id may take its place from now on. Beat is asked for the
+// rest. It beats at once.
+func (a *Announcer) Leave() {
+	a.mu.Lock()
+	a.leaving = true
+	a.mu.Unlock()
+	a.BeatNow()
 }
 
 // hello repeats until the registrar has answered. It returns how often to beat.
@@ -123,7 +165,16 @@ func (a *Announcer) helloNow() ([]byte, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.Hello.Seq, a.Hello.ServerId, a.Hello.ClientId = a.seq, c.server, c.client
-	return proto.Marshal(a.Hello)
+	h := a.Hello
+	if a.leaving || a.TakeOver > 0 {
+		h, _ = proto.Clone(h).(*sandbusv1.Hello)
+		if a.leaving {
+			h.Features = append(h.Features, featureLeaving)
+		} else {
+			h.Features = append(h.Features, featureStandby)
+		}
+	}
+	return proto.Marshal(h)
 }
 
 // maxSpread bounds the time within which "beat now" is answered: presence must not expire meanwhile.

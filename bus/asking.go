@@ -26,6 +26,7 @@ type asking struct {
 	conn           *Conn
 	subject, reply string
 	payload        []byte
+	trace          string
 	once           bool // it is sent again only when it has not arrived for sure: nobody remembers it
 	untilHeard     bool // it is not sent again when something was heard of it
 	failed         func(error)
@@ -78,8 +79,9 @@ func (a *asking) againLocked() {
 		return
 	}
 	a.tried = time.Now()
-	if a.conn.publishRequest(a.subject, a.reply, a.payload) == nil { // else the next reconnect tries again
+	if a.conn.publishTraced(a.subject, a.reply, a.payload, a.trace) == nil { // else the next reconnect tries again
 		a.sent++
+		a.conn.meter.Repeats.Add(1)
 	}
 }
 

@@ -138,7 +138,7 @@ func (c *Caller) publish(ctx context.Context, subject, reply string, payload []b
 		return Errorf(sandbusv1.Code_CODE_TOO_LARGE, "the request has %d bytes, one message holds %d", len(payload), limit)
 	}
 	for {
-		err := c.conn.publishRequest(subject, reply, payload)
+		err := c.conn.publishTraced(subject, reply, payload, traceOf(ctx))
 		if err == nil {
 			return nil
 		}
@@ -183,7 +183,10 @@ func (c *Caller) Fetch(ctx context.Context, t Target, verb string, op OpID, req 
 	if err != nil {
 		return fmt.Errorf("%s: %w", verb, err)
 	}
-	return c.request(ctx, t, t.prefix()+verb, op, op, payload, resp, data)
+	began := time.Now()
+	err = c.request(ctx, t, t.prefix()+verb, op, op, payload, resp, data)
+	c.conn.meter.verb(verb).done(began, err)
+	return err
 }
 
 // Control sends a control message of an op that may be under way, and waits for the answer. It is not repeated by itself:
@@ -197,9 +200,9 @@ func (c *Caller) Control(ctx context.Context, t Target, op OpID, control string,
 }
 
 func (c *Caller) request(ctx context.Context, t Target, subject string, id, op OpID, payload []byte, resp errorMessage, data io.Writer) error {
-	w := &waiter{got: make(chan result, 1), data: data}
+	w := &waiter{got: make(chan result, 1), data: data, meter: c.conn.meter}
 	reply := c.replySubject(t, id)
-	w.asking = asking{conn: c.conn, subject: subject, reply: reply, payload: payload, once: id != op, failed: w.fail}
+	w.asking = asking{conn: c.conn, subject: subject, reply: reply, payload: payload, trace: traceOf(ctx), once: id != op, failed: w.fail}
 	w.ack = func(b []byte) error { return c.conn.publish(c.controlSubject(t, id, "ack"), b) }
 	if err := c.register(id, &call{subject: reply, heard: w.heard, failed: w.fail, reconnected: w.asking.reconnected}); err != nil {
 		return err
@@ -221,6 +224,7 @@ func (c *Caller) request(ctx context.Context, t Target, subject string, id, op O
 			if err := checkShape(r.data, resp.ProtoReflect().Descriptor()); err != nil {
 				return err
 			}
+			proto.Reset(resp) // another worker may have refused this request before
 			if err := unmarshal(r.data, false, resp); err != nil {
 				return &StreamError{Rule: fmt.Sprintf("the answer to op %s is no %s", op, resp.ProtoReflect().Descriptor().Name())}
 			}
@@ -247,7 +251,8 @@ type waiter struct {
 	got chan result // one element: the first result counts
 	ack func([]byte) error
 	// data takes what follows a started frame; nil means that there must be none.
-	data io.Writer
+	data  io.Writer
+	meter *Meter // nil means nobody counts
 
 	asking asking
 
@@ -292,6 +297,7 @@ func (w *waiter) heard(m *nats.Msg) {
 	}
 	if w.recv == nil {
 		w.recv = newReceiver(DefaultWindow, w.ack)
+		w.recv.meter = w.meter.orDiscard()
 		var ctx context.Context
 		ctx, w.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the cause is never asked for
 		w.done = make(chan struct{})

@@ -39,6 +39,8 @@ type Config struct {
 	Dial func() (net.Conn, error)
 	// Logger gets connection events; nil discards them.
 	Logger *slog.Logger
+	// Meter counts what goes on in the connection and what uses it; nil means nobody does.
+	Meter *Meter
 	// OnClosed is called once when the connection has ended for good without Close; nil means nobody.
 	OnClosed func(error)
 	// OnDenied is called when the hub refuses a subject to the identity, with an error that wraps ErrDenied; nil means
@@ -61,6 +63,7 @@ type Conn struct {
 	nc       *nats.Conn
 	id       Identity
 	log      *slog.Logger
+	meter    *Meter
 	dialer   *dialer
 	closed   chan struct{}
 	once     sync.Once
@@ -120,7 +123,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, errors.New("connect to hub: a site's credential is for a leaf node, not for a client")
 	}
 	c := &Conn{
-		id: cfg.Credential.Identity(), log: cfg.Logger, cred: cfg.Credential, url: redacted(cfg.URL), since: time.Now(),
+		id: cfg.Credential.Identity(), log: cfg.Logger, meter: cfg.Meter.orDiscard(), cred: cfg.Credential, url: redacted(cfg.URL), since: time.Now(),
 		refused: make(chan error, 1), accepted: make(chan struct{}, 1),
 		closed: make(chan struct{}), connected: make(chan struct{}), again: map[any]func(){},
 	}
@@ -226,6 +229,7 @@ func (c *Conn) onDisconnect(err error) {
 	default:
 	}
 	if !c.closing {
+		c.meter.Disconnects.Add(1)
 		c.log.Warn("hub connection lost", "error", err)
 	}
 }
@@ -244,6 +248,7 @@ func (c *Conn) onReconnect() {
 	default:
 	}
 	c.back = time.Now()
+	c.meter.Reconnects.Add(1)
 	c.log.Info("hub connection back")
 	for _, f := range c.again {
 		go f() // it may use the connection
@@ -303,6 +308,9 @@ func (c *Conn) MaxMessage() int { return int(c.nc.MaxPayload()) - 4<<10 }
 
 // Done is closed when the connection has ended for good.
 func (c *Conn) Done() <-chan struct{} { return c.closed }
+
+// Connected says whether there is a connection to the hub now.
+func (c *Conn) Connected() bool { return c.isConnected() }
 
 // isConnected says whether the client is connected now.
 func (c *Conn) isConnected() bool {

@@ -58,7 +58,7 @@ func (l *leader) begin() {
 	l.wg.Go(func() { l.lead(t) })
 }
 
-// stop ends the leader when no message comes any more.
+// stop ends the leader when no message comes any more. Those that have come are taken before.
 func (l *leader) stop() {
 	close(l.quit)
 	l.wg.Wait()
@@ -71,7 +71,11 @@ func (l *leader) lead(t *turn) {
 		select {
 		case m = <-l.messages:
 		case <-l.quit:
-			return
+			select {
+			case m = <-l.messages:
+			default:
+				return
+			}
 		}
 		began := int64(time.Since(epoch))
 		t.began.Store(began)

@@ -13,6 +13,7 @@ import (
 type Receiver struct {
 	publish func([]byte) error
 	base    uint64 // the window that the stream began with
+	meter   *Meter // set before the stream is used
 
 	mu       sync.Mutex // guards the fields below
 	window   uint64     // bytes that may be on their way or in queue
@@ -36,7 +37,7 @@ type Receiver struct {
 // newReceiver takes a stream whose sender began with a window of credit. publish hands an ack to the connection.
 func newReceiver(window int64, publish func([]byte) error) *Receiver {
 	r := &Receiver{
-		publish: publish, base: uint64(window), window: uint64(window), limit: uint64(window),
+		publish: publish, meter: discarded, base: uint64(window), window: uint64(window), limit: uint64(window),
 		granted: time.Now(), heard: time.Now(), wake: make(chan struct{}, 1),
 	}
 	r.timer = time.AfterFunc(time.Hour, r.tick)
@@ -251,6 +252,7 @@ func (r *Receiver) nakLocked() {
 		return
 	}
 	r.nakFor = r.expected + 1
+	r.meter.NaksSent.Add(1)
 	r.ackLocked(FrameNak)
 }
 

@@ -35,6 +35,7 @@ type Registrar struct {
 	seed   maphash.Seed
 	inbox  string // where the hub's answers to probes come
 	again  chan struct{}
+	meter  RegistrarMeter
 
 	wg     sync.WaitGroup
 	life   context.Context //nolint:containedctx // the registrar's own life, ended by Stop
@@ -46,6 +47,7 @@ type Registrar struct {
 	holders map[connection]string
 	refused map[string]duplicateSeen
 	waiting map[string]*nats.Msg // hellos that wait for a probe of the holder, by key
+	standby map[string]time.Time // when a worker has said last that it stands by for the place, by key
 	// gathered are beats that will be written together.
 	gathered []said
 }
@@ -111,6 +113,7 @@ func StartRegistrar(ctx context.Context, conn *Conn, cfg RegistrarConfig) (*Regi
 	r := &Registrar{
 		conn: conn, cfg: cfg, js: js, log: cfg.Logger, seed: maphash.MakeSeed(), inbox: conn.nc.NewInbox(), again: make(chan struct{}, 1),
 		view: map[string]*record{}, holders: map[connection]string{}, refused: map[string]duplicateSeen{}, waiting: map[string]*nats.Msg{},
+		standby: map[string]time.Time{},
 	}
 	r.life, r.cancel = context.WithCancelCause(context.Background())
 	for range registrarLanes {
@@ -217,6 +220,7 @@ func (r *Registrar) work(lane chan task) {
 			err := t.do(ctx, t.at)
 			cancel()
 			if err != nil && r.life.Err() == nil {
+				r.meter.Failed.Add(1)
 				r.log.Warn("registrar", "sandbox", string(t.at.Sandbox), "zone", string(t.at.Zone), "error", err)
 			}
 			if bucketLost(err) {
@@ -234,6 +238,7 @@ func (r *Registrar) enqueue(at Subject, do func(context.Context, Subject) error)
 	select {
 	case lane <- task{at, do}:
 	default:
+		r.meter.Dropped.Add(1)
 		r.log.Warn("registrar is behind", "sandbox", string(at.Sandbox), "zone", string(at.Zone))
 	}
 }
@@ -253,11 +258,13 @@ func (r *Registrar) listen(heard <-chan *nats.Msg) {
 func (r *Registrar) receive(m *nats.Msg) {
 	s, err := ParseSubject(m.Subject)
 	if err != nil || len(m.Data) > maxSaid {
+		r.meter.Dropped.Add(1)
 		r.log.Warn("registrar drops a message", "size", len(m.Data))
 		return
 	}
 	switch {
 	case s.Kind == SubjectBeat:
+		r.meter.Beats.Add(1)
 		if !r.gather(s, m) {
 			r.inLane(said{s, m})
 		}

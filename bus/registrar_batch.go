@@ -99,7 +99,7 @@ func (r *Registrar) write(s said) (written, bool) {
 		return w, false
 	}
 	var isNext bool
-	if w.p, isNext = next(old.Presence, &b); !isNext {
+	if w.p, isNext = next(old.Presence, &b); !isNext || w.p.Draining != old.Draining {
 		return w, false
 	}
 	value, err := json.Marshal(w.p)

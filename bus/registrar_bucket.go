@@ -203,7 +203,11 @@ func (r *Registrar) remove(ctx context.Context, key, why string, meant func(*rec
 		err = kv.Purge(ctx, key, jetstream.LastRevision(e.revision), jetstream.PurgeTTL(time.Minute))
 		r.forget(key)
 		if err == nil {
+			r.meter.Gone.Add(1)
 			r.log.Info("sandbox is gone", "zone", string(e.Zone), "sandbox", string(e.Sandbox), "instance", string(e.Instance), "why", why)
+			if s := (Subject{Zone: e.Zone, Sandbox: e.Sandbox}); r.hasStandby(s) {
+				return r.askForHello(s)
+			}
 			return nil
 		}
 		if !isConflict(err) {

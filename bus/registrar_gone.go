@@ -120,6 +120,26 @@ func (r *Registrar) settle(ctx context.Context, s Subject, m *nats.Msg) error {
 	return r.refuse(s, &h, holder, m)
 }
 
+// settled answers a hello that waits and whose worker has got the place by another one meanwhile: taken up later it would
+// bring back a worker that may have ended by then.
+func (r *Registrar) settled(s Subject, adopted *sandbusv1.Hello) error {
+	key := presenceKey(s.Zone, s.Sandbox)
+	r.mu.Lock()
+	m := r.waiting[key]
+	r.mu.Unlock()
+	var h sandbusv1.Hello
+	if m == nil {
+		return nil
+	}
+	if err := proto.Unmarshal(m.Data, &h); err != nil {
+		return err
+	}
+	if h.GetInstance() != adopted.GetInstance() || r.takeWaiting(key, m) == nil {
+		return nil
+	}
+	return r.answer(m, nil, "")
+}
+
 // takeWaiting returns the hello that waits, if it is the one that is meant; nil means any.
 func (r *Registrar) takeWaiting(key string, meant *nats.Msg) *nats.Msg {
 	r.mu.Lock()
@@ -159,9 +179,15 @@ func (r *Registrar) sweep() {
 func (r *Registrar) silent() (out []*record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for key, since := range r.standby {
+		if time.Since(since) > standbyFor {
+			delete(r.standby, key)
+		}
+	}
 	for key, e := range r.view {
 		switch age := time.Since(e.heard); {
 		case age > PresenceTTL+sweepEvery:
+			r.meter.Gone.Add(1)
 			r.forgetLocked(key)
 		case age >= suspectAfter && !e.Suspect:
 			out = append(out, e)
@@ -182,6 +208,9 @@ func (r *Registrar) suspect(ctx context.Context, s Subject) error {
 		p.Suspect = true
 		return p, PresenceTTL - suspectAfter, nil
 	})
+	if err == nil && probed != nil {
+		r.meter.Suspect.Add(1)
+	}
 	if err != nil || probed == nil || !canBeProbed(probed) {
 		return err
 	}

@@ -29,15 +29,23 @@ func (r *Registrar) beat(ctx context.Context, s Subject, data []byte) error {
 	if err := proto.Unmarshal(data, &b); err != nil {
 		return fmt.Errorf("a beat that is none: %w", err)
 	}
-	return r.update(ctx, presenceKey(s.Zone, s.Sandbox), func(old *record) (Presence, time.Duration, error) {
+	left := false
+	err := r.update(ctx, presenceKey(s.Zone, s.Sandbox), func(old *record) (Presence, time.Duration, error) {
+		left = false
 		if old == nil {
+			if b.GetDraining() { // its place is taken, or will be
+				return Presence{}, 0, nil
+			}
 			// Expired, or we never knew it: a beat does not say enough of a worker to make its record.
 			return Presence{}, 0, r.askForHello(s)
 		}
 		if p, ok := next(old.Presence, &b); ok {
+			left = p.Draining && !old.Draining
 			return p, PresenceTTL, nil
 		}
 		switch {
+		case string(old.Instance) != b.GetInstance() && b.GetDraining(): // the predecessor, which still ends its commands
+			return Presence{}, 0, nil
 		case string(old.Instance) != b.GetInstance():
 			return Presence{}, 0, fmt.Errorf("a beat of instance %.63q, the id is held by %s", b.GetInstance(), old.Instance)
 		case b.GetSeq() <= old.Seq: // said before: by a replay, or to the registrar who was faster
@@ -45,6 +53,10 @@ func (r *Registrar) beat(ctx context.Context, s Subject, data []byte) error {
 		}
 		return Presence{}, 0, errors.Join(fmt.Errorf("beat %d follows beat %d: want at most %d more", b.GetSeq(), old.Seq, maxAhead), r.askForHello(s))
 	})
+	if err == nil && left && r.hasStandby(s) {
+		return r.askForHello(s)
+	}
+	return err
 }
 
 func (r *Registrar) askForHello(s Subject) error {
@@ -87,18 +99,36 @@ func (r *Registrar) answer(m *nats.Msg, why error, holder InstanceID) error {
 
 // refuse tells a worker that the id is another's.
 func (r *Registrar) refuse(s Subject, h *sandbusv1.Hello, holder *record, m *nats.Msg) error {
-	r.noteRefused(s, h)
+	r.meter.Refused.Add(1)
+	switch {
+	case slices.Contains(h.GetFeatures(), featureStandby):
+		r.mu.Lock()
+		r.standby[presenceKey(s.Zone, s.Sandbox)] = time.Now()
+		r.mu.Unlock()
+	case !slices.Contains(h.GetFeatures(), featureLeaving):
+		r.noteRefused(s, h)
+	}
 	return r.answer(m, Errorf(sandbusv1.Code_CODE_EXISTS, "sandbox %s.%s is held by live instance %s", s.Zone, s.Sandbox, holder.Instance), holder.Instance)
 }
 
-// adopt makes an instance the one that presence names, or returns the other one that is.
+// hasStandby says whether a worker has said just now that it waits for the place.
+func (r *Registrar) hasStandby(s Subject) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since, ok := r.standby[presenceKey(s.Zone, s.Sandbox)]
+	return ok && time.Since(since) < standbyFor
+}
+
+// adopt makes an instance the one that presence names, or returns the other one that is. One that drains is replaced at
+// once: it takes nothing new.
 func (r *Registrar) adopt(ctx context.Context, s Subject, h *sandbusv1.Hello) (holder *record, err error) {
 	fresh := false
 	err = r.update(ctx, presenceKey(s.Zone, s.Sandbox), func(old *record) (Presence, time.Duration, error) {
 		now := time.Now().UTC()
+		leaving := slices.Contains(h.GetFeatures(), featureLeaving)
 		p := Presence{
-			Zone: s.Zone, Sandbox: s.Sandbox, Instance: InstanceID(h.GetInstance()), Protocol: h.GetProtocol(),
-			Features: h.GetFeatures(), Labels: h.GetLabels(), Capabilities: h.GetCapabilities(), Image: h.GetImage(),
+			Zone: s.Zone, Sandbox: s.Sandbox, Instance: InstanceID(h.GetInstance()), Protocol: h.GetProtocol(), Draining: leaving,
+			Features: lasting(h.GetFeatures()), Labels: h.GetLabels(), Capabilities: h.GetCapabilities(), Image: h.GetImage(),
 			Arch: h.GetArch(), OS: h.GetOs(), Trust: h.GetTrust(), Slots: h.GetSlots(), Shells: h.GetShells(),
 			Version: h.GetVersion(), Started: now, LastBeat: now, Seq: h.GetSeq(),
 			ServerID: h.GetServerId(), ClientID: h.GetClientId(),
@@ -111,14 +141,25 @@ func (r *Registrar) adopt(ctx context.Context, s Subject, h *sandbusv1.Hello) (h
 		if old == nil {
 			return p, PresenceTTL, nil
 		}
-		if old.Instance != p.Instance {
+		switch {
+		case old.Instance == p.Instance:
+			p.Started, p.Load, p.Used, p.Draining = old.Started, old.Load, old.Used, old.Draining || leaving
+		case old.Draining && !leaving:
+			fresh = true
+		default:
 			holder = old
 			return p, 0, nil
 		}
-		p.Started, p.Load, p.Used, p.Draining = old.Started, old.Load, old.Used, old.Draining
 		return p, PresenceTTL, nil
 	})
-	if err == nil && fresh {
+	if err == nil && holder == nil {
+		r.mu.Lock()
+		delete(r.standby, presenceKey(s.Zone, s.Sandbox))
+		r.mu.Unlock()
+		err = r.settled(s, h)
+	}
+	if fresh && holder == nil {
+		r.meter.Adopted.Add(1)
 		r.log.Info("sandbox is live", "zone", string(s.Zone), "sandbox", string(s.Sandbox), "instance", h.GetInstance())
 	}
 	return holder, err
@@ -179,9 +220,37 @@ func (r *Registrar) goodbye(ctx context.Context, s Subject, data []byte) error {
 	if err := proto.Unmarshal(data, &g); err != nil {
 		return fmt.Errorf("a goodbye that is none: %w", err)
 	}
-	return r.remove(ctx, presenceKey(s.Zone, s.Sandbox), "it said goodbye", func(e *record) bool {
+	key := presenceKey(s.Zone, s.Sandbox)
+	if r.hasStandby(s) { // its place is never seen empty: a harness that finds nobody there looks again
+		err := r.update(ctx, key, func(old *record) (Presence, time.Duration, error) {
+			if old == nil || string(old.Instance) != g.GetInstance() {
+				return Presence{}, 0, nil
+			}
+			p := old.Presence
+			p.Draining = true
+			return p, handOver, nil
+		})
+		return errors.Join(err, r.askForHello(s))
+	}
+	return r.remove(ctx, key, "it said goodbye", func(e *record) bool {
 		return string(e.Instance) == g.GetInstance()
 	})
+}
+
+const (
+	// featureStandby says in a hello that the worker waits for the place of another one.
+	featureStandby = "presence.standby"
+	// featureLeaving says in a hello that the worker drains.
+	featureLeaving = "presence.leaving"
+	// standbyFor is for how long a worker that stands by is counted on after it has said so.
+	standbyFor = 3 * standbyEvery
+	// handOver is for how long a worker that has said goodbye keeps its place for the one that stands by.
+	handOver = 2 * time.Second
+)
+
+// lasting are the features of a worker without those that say what it does just now.
+func lasting(features []string) []string {
+	return slices.DeleteFunc(slices.Clone(features), func(f string) bool { return f == featureStandby || f == featureLeaving })
 }
 
 // canBeProbed says that a worker listens on its probe subject: an older one does not, and silence there means nothing.

@@ -32,6 +32,7 @@ const (
 type Sender struct {
 	publish func([]byte) error
 	failed  func(error) // told, once, why the stream is over, unless it ended well; must only hand off; nil for nobody
+	meter   *Meter      // set like failed, before the stream is used
 
 	mu      sync.Mutex // guards the fields below
 	frames  [][]byte   // payloads of the frames una … next-1
@@ -57,7 +58,7 @@ type Sender struct {
 func newSender(window int64, publish func([]byte) error) *Sender {
 	now := time.Now()
 	s := &Sender{
-		publish: publish, limit: uint64(window), changed: make(chan struct{}),
+		publish: publish, meter: discarded, limit: uint64(window), changed: make(chan struct{}),
 		backoff: resendAfter, lastAck: now, lastOut: now,
 	}
 	s.timer = time.AfterFunc(keepAliveEvery, s.tick)
@@ -107,7 +108,7 @@ func (s *Sender) WriteGap(n int64) error {
 
 // awaitCredit takes n bytes of credit.
 func (s *Sender) awaitCredit(ctx context.Context, n int) error {
-	for {
+	for stalled := false; ; stalled = true {
 		if ctx.Err() != nil { // also where there is credit: a caller that has given up does not mean to go on
 			return context.Cause(ctx)
 		}
@@ -122,6 +123,9 @@ func (s *Sender) awaitCredit(ctx context.Context, n int) error {
 			return nil
 		}
 		changed := s.changed
+		if !stalled {
+			s.meter.CreditStalls.Add(1)
+		}
 		s.armLocked(s.backoff)
 		s.mu.Unlock()
 		select {
@@ -247,6 +251,9 @@ func (s *Sender) deliver(f Frame) {
 		s.limit = max(limit, s.limit)
 		moved = true
 	}
+	if f.Kind == FrameNak {
+		s.meter.NaksReceived.Add(1)
+	}
 	if f.Kind == FrameNak && f.Seq == s.una && (s.redone != s.una+1 || s.asked) {
 		s.resendLocked()
 		s.redone, s.asked = s.una+1, false // further naks for this gap were sent before it was filled
@@ -308,6 +315,7 @@ func (s *Sender) resendLocked() {
 		if s.publish(payload) != nil {
 			return
 		}
+		s.meter.ResentBytes.Add(int64(len(payload)))
 	}
 }
 
@@ -333,6 +341,7 @@ func (s *Sender) tick() {
 	}
 	if s.una < s.next && (s.asks > 0 && s.lastAck.After(s.stood) || s.asks >= patientAsks) {
 		_ = s.publish(s.frames[0]) // lost: it is sent again
+		s.meter.ResentBytes.Add(int64(len(s.frames[0])))
 	}
 	s.askLocked(now)
 	s.backoff = min(2*s.backoff, maxResendAfter)
@@ -343,6 +352,7 @@ func (s *Sender) tick() {
 func (s *Sender) askLocked(now time.Time) {
 	s.lastOut, s.stood, s.asked = now, now, true
 	s.asks++
+	s.meter.KeepAlives.Add(1)
 	_ = s.publish(Frame{Seq: s.next, Kind: FrameKeepAlive}.Append(nil)) // lost: it is asked again
 }
 

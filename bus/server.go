@@ -54,6 +54,7 @@ type handler struct {
 	again bool // the same op may come again, also after its end: it is served again
 	reads bool // has no effect: it is served again when its answer is not kept
 	late  bool // is served while the server drains
+	took  *VerbLatency
 }
 
 // NewServer makes a server for a target on a connection. A nil logger discards.
@@ -216,6 +217,10 @@ func Quick[Req, Resp any, PReq interface {
 
 // Start begins to serve.
 func (s *Server) Start() error {
+	for verb, h := range s.handlers {
+		h.took = s.conn.meter.verb(verb)
+		s.handlers[verb] = h
+	}
 	s.lead = newLeader(s.receive)
 	sub, err := s.conn.subscribeChan(s.target.prefix()+">", s.lead.messages)
 	if err != nil {
@@ -280,11 +285,28 @@ func (s *Server) Stop(ctx context.Context) {
 		<-done
 	}
 	if s.sub != nil {
-		_ = s.sub.Unsubscribe() // fails only when the connection is closed already
+		s.withdraw()
 	}
 	if s.lead != nil {
 		s.lead.stop()
 	}
+}
+
+// withdraw ends the subscription so that whatever the hub has sent here already is answered: the one who asked is told
+// that nothing ran, and would learn nothing at all otherwise.
+func (s *Server) withdraw() {
+	gone := make(chan struct{})
+	s.sub.SetClosedHandler(func(string) { close(gone) })
+	if s.conn.isConnected() && s.sub.Drain() == nil {
+		limit := time.NewTimer(lastWords)
+		defer limit.Stop()
+		select {
+		case <-gone:
+			return
+		case <-limit.C:
+		}
+	}
+	_ = s.sub.Unsubscribe() // fails only when the connection is closed already
 }
 
 // receive takes one message: it hands off what may wait.
@@ -311,7 +333,7 @@ func (s *Server) receive(m *nats.Msg) {
 		r.Fail(Errorf(sandbusv1.Code_CODE_UNKNOWN_VERB, "verb %.80q: this worker does not serve it", rest))
 		return
 	}
-	r.handler = h
+	r.handler, r.began = h, time.Now()
 	if h.isOp && r.Op != "" && s.repeated(r) { // also while the worker drains, or is busy: it is nothing new
 		return
 	}
@@ -460,6 +482,7 @@ func (op *Op) Incoming() *Receiver {
 	defer op.mu.Unlock()
 	if op.in == nil {
 		op.in = newReceiver(DefaultWindow, func(b []byte) error { return op.srv.conn.publish(op.reply, b) })
+		op.in.meter = op.srv.conn.meter
 	}
 	return op.in
 }
@@ -470,6 +493,7 @@ func (op *Op) outgoing(window int64) *Sender {
 	if op.out == nil {
 		op.out = newSender(window, func(b []byte) error { return op.srv.bulk.publish(op.reply, b) })
 		op.out.mu.Lock()
+		op.out.meter = op.srv.conn.meter
 		op.out.failed = op.cancel // an op whose caller is gone must not go on when it has nothing to send
 		op.out.mu.Unlock()
 	}
@@ -520,6 +544,7 @@ func (op *Op) stillHere() {
 	op.mu.Lock()
 	also := op.also
 	op.mu.Unlock()
+	op.srv.conn.meter.KeepAlives.Add(1)
 	keepAlive := Frame{Kind: FrameKeepAlive}.Append(nil)
 	_ = op.srv.conn.publish(op.reply, keepAlive) // the next one may get through
 	for _, reply := range also {
@@ -556,7 +581,9 @@ type Request struct {
 	stop      context.CancelFunc
 	detached  bool
 	handler   handler
-	unnamed   bool // the reply subject has no op: Op is one that we made up, or the message's (renamed)
+	began     time.Time // when it arrived
+	failed    bool      // an error was its answer
+	unnamed   bool      // the reply subject has no op: Op is one that we made up, or the message's (renamed)
 	renamed   bool
 	answer    []byte // the message that answered it, when it is to be remembered
 	// right is the life of the lease that the request runs under; nil means none. outlived ends the watch of it.
@@ -674,6 +701,10 @@ func (r *Request) finish() {
 	defer r.srv.wg.Done()
 	defer func() { <-r.srv.slots }()
 	r.quiet()
+	r.handler.took.Observe(time.Since(r.began))
+	if r.failed {
+		r.handler.took.Failed.Add(1)
+	}
 	if r.stop != nil {
 		r.stop()
 	}
@@ -800,6 +831,7 @@ func (r *Request) Fail(err error) {
 	if errors.Is(err, errKnown) {
 		return
 	}
+	r.failed = true
 	payload, merr := marshal(&sandbusv1.Failure{Error: ToWire(err)}, r.json)
 	if merr != nil {
 		r.srv.log.Error("error not encoded", "verb", r.Verb, "error", merr)

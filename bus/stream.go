@@ -51,10 +51,14 @@ func (c *Caller) open(ctx context.Context, t Target, verb string, op OpID, req p
 	}
 	s := &Stream{caller: c, target: t, op: op}
 	reply := c.replySubject(t, op)
-	s.asking = asking{conn: c.conn, subject: t.prefix() + verb, reply: reply, payload: payload, untilHeard: untilHeard, failed: s.fail}
+	s.asking = asking{conn: c.conn, subject: t.prefix() + verb, reply: reply, payload: payload, trace: traceOf(ctx), untilHeard: untilHeard, failed: s.fail}
 	s.in = newReceiver(ClampWindow(window), func(b []byte) error { return c.conn.publish(c.controlSubject(t, op, "ack"), b) })
+	s.in.meter = c.conn.meter
 	if input { // before anything can be heard that ends it
 		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(c.controlSubject(t, op, "in"), b) })
+		s.out.mu.Lock()
+		s.out.meter = c.conn.meter
+		s.out.mu.Unlock()
 		s.out.failed = func(err error) { // whoever breaks the rules of one direction is not trusted with the other
 			if _, broken := errors.AsType[*StreamError](err); broken {
 				s.in.fail(err)

@@ -153,7 +153,7 @@ func (w *worker) serve(hello *sandboxv1.Hello) error {
 		w.fail(errWorkerGone)
 		cancel() // nothing that runs could end well
 	} else {
-		announcer.BeatNow()
+		announcer.Leave()
 	}
 	srv.Stop(grace)
 	end(errWorkerGone)

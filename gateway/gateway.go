@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -74,7 +75,8 @@ type Gateway struct {
 	stopping chan struct{}  // closed when nothing new is accepted
 	wg       sync.WaitGroup // runs, and the receiving ends of attached workers
 
-	hub *harnesslib.Hub // from Serve on
+	hub     *harnesslib.Hub // from Serve on
+	serving atomic.Pointer[harnesslib.Hub]
 
 	mu      sync.Mutex // guards the field below
 	workers map[bus.SandboxID]*worker
@@ -103,6 +105,29 @@ func New(cfg Config) (*Gateway, error) {
 		cfg: cfg, runs: newRuns(), lanes: lanes{open: map[bus.SandboxID]*lane{}},
 		stopping: make(chan struct{}), workers: map[bus.SandboxID]*worker{},
 	}, nil
+}
+
+// Stats is the state of a gateway.
+type Stats struct {
+	Connected bool // to the hub
+	Workers   int  // that are attached
+	Leases    harnesslib.LeaseStats
+}
+
+// Stats is the gateway's state now; it is zero before it serves, and from when it was told to end.
+func (g *Gateway) Stats() Stats {
+	hub := g.serving.Load()
+	if hub == nil {
+		return Stats{}
+	}
+	select {
+	case <-g.stopping:
+		return Stats{}
+	default:
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return Stats{Connected: hub.Connected(), Workers: len(g.workers), Leases: hub.LeaseStats()}
 }
 
 func setDefault(d *time.Duration, value time.Duration) {
@@ -134,6 +159,7 @@ func (g *Gateway) Serve(ctx context.Context, ln net.Listener) error {
 	}
 	defer hub.Close()
 	g.hub = hub
+	g.serving.Store(hub)
 	opts := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage), grpc.WaitForHandlers(true),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: heartbeatEvery, Timeout: heartbeatEvery}),

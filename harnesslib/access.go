@@ -50,11 +50,15 @@ func (c caller) ask(ctx context.Context, req proto.Message, do func(context.Cont
 	return err
 }
 
-func (c caller) Request(ctx context.Context, t bus.Target, verb string, op bus.OpID, req proto.Message, resp response) error {
+func (c caller) Request(ctx context.Context, t bus.Target, verb string, op bus.OpID, req proto.Message, resp response) (err error) {
+	ctx, s := beginSpan(ctx, verb, sandboxAttr(t.Sandbox))
+	defer func() { s.end(err) }()
 	return c.ask(ctx, req, func(ctx context.Context) error { return c.bus.Request(ctx, t, verb, op, req, resp) })
 }
 
-func (c caller) Fetch(ctx context.Context, t bus.Target, verb string, op bus.OpID, req proto.Message, resp response, data io.Writer) error {
+func (c caller) Fetch(ctx context.Context, t bus.Target, verb string, op bus.OpID, req proto.Message, resp response, data io.Writer) (err error) {
+	ctx, s := beginSpan(ctx, verb, sandboxAttr(t.Sandbox))
+	defer func() { s.end(err) }()
 	return c.ask(ctx, req, func(ctx context.Context) error { return c.bus.Fetch(ctx, t, verb, op, req, resp, data) })
 }
 
@@ -63,13 +67,13 @@ func (c caller) Control(ctx context.Context, t bus.Target, op bus.OpID, control 
 }
 
 func (c caller) Open(ctx context.Context, t bus.Target, verb string, op bus.OpID, req proto.Message, window int64, input bool) (*bus.Stream, error) {
-	return c.open(ctx, req, func(ctx context.Context) (*bus.Stream, error) {
+	return c.open(carryTrace(ctx), req, func(ctx context.Context) (*bus.Stream, error) {
 		return c.bus.Open(ctx, t, verb, op, req, window, input)
 	})
 }
 
 func (c caller) OpenRepeatable(ctx context.Context, t bus.Target, verb string, op bus.OpID, req proto.Message, window int64, input bool) (*bus.Stream, error) {
-	return c.open(ctx, req, func(ctx context.Context) (*bus.Stream, error) {
+	return c.open(carryTrace(ctx), req, func(ctx context.Context) (*bus.Stream, error) {
 		return c.bus.OpenRepeatable(ctx, t, verb, op, req, window, input)
 	})
 }

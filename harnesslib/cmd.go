@@ -96,6 +96,7 @@ type Cmd struct {
 	received int64
 	giveUp   time.Time // when an abort's window is over; zero while there was none
 	stream   *bus.Stream
+	span     *span
 	ctx      context.Context //nolint:containedctx // from Start to Wait, as in os/exec
 	feeder   sync.WaitGroup
 	fed      context.CancelCauseFunc
@@ -286,10 +287,12 @@ func atLeastOneMs(d time.Duration) int64 {
 	return d.Milliseconds()
 }
 
-func (c *Cmd) runFast(ctx context.Context) error {
+func (c *Cmd) runFast(ctx context.Context) (err error) {
 	if err := c.check(); err != nil {
 		return err
 	}
+	ctx, s := beginSpan(ctx, "exec", sandboxAttr(c.sb.id))
+	defer func() { s.endExec(ctx, c.Outcome, c.Timing, err) }()
 	env, err := c.env()
 	if err != nil {
 		return err
@@ -402,7 +405,12 @@ func (c *Cmd) Start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.ctx = ctx
+	name := "exec"
+	if c.attach {
+		name = "attach"
+	}
+	c.ctx, c.span = beginSpan(ctx, name, sandboxAttr(c.sb.id))
+	ctx = c.ctx
 	if c.attach {
 		return c.startAttached()
 	}
@@ -460,11 +468,15 @@ func (c *Cmd) startBy(open func(bus.Target) (*bus.Stream, error)) error {
 		}
 		return err
 	})
-	var ee *ExitError
-	if err == nil || errors.As(err, &ee) {
-		return err
+	if err == nil && !c.over {
+		return nil
 	}
-	return execError(err)
+	var ee *ExitError
+	if err != nil && !errors.As(err, &ee) {
+		err = execError(err)
+	}
+	c.span.endExec(c.ctx, c.Outcome, c.Timing, err)
+	return err
 }
 
 func sameWriter(a, b io.Writer) (same bool) {
@@ -508,8 +520,9 @@ func (c *Cmd) begin(st *bus.Stream) error {
 		return nil
 	case bus.FrameEnd: // it never ran; or an attached exec has ended without output
 		defer st.Close()
-		c.over = true
-		return c.finish(f)
+		err := c.finish(f)
+		c.over = !draining(err) // else a successor may run it
+		return err
 	default:
 		st.Close()
 		return &bus.StreamError{Rule: fmt.Sprintf("an exec begins with a started frame, not with one of kind %d", f.Kind)}
@@ -627,7 +640,11 @@ func (c *Cmd) run(st *bus.Stream) {
 	c.stream, c.received = st, c.Offset
 	c.startFeeder()
 	c.ended = make(chan error, 1)
-	go func() { c.ended <- c.take() }()
+	go func() {
+		err := c.take()
+		c.span.endExec(c.ctx, c.Outcome, c.Timing, err)
+		c.ended <- err
+	}()
 }
 
 // startFeeder copies Stdin to the command.

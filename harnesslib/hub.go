@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sandbus/sandbus/bus"
+	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 )
 
 // Config says how to reach a hub.
@@ -37,7 +38,15 @@ type Config struct {
 	Dial func() (net.Conn, error)
 	// Logger gets connection events, never contents; nil discards them.
 	Logger *slog.Logger
+	// Meter counts requests and what streams go through; nil means nobody does.
+	Meter *Meter
 }
+
+// Meter counts what goes on between a harness and its sandboxes. It may be read at any time.
+type Meter = bus.Meter
+
+// Connected says whether there is a connection to the hub now.
+func (h *Hub) Connected() bool { return h.conn.Connected() }
 
 // Hub is a connection to a hub.
 type Hub struct {
@@ -79,7 +88,7 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 	}
 	conn, err := bus.Connect(ctx, bus.Config{
 		URL: cfg.URL, Credential: cred, ConnectTimeout: cfg.ConnectTimeout, Dial: cfg.Dial, Logger: cfg.Logger,
-		Renew: renew, CA: cfg.CA, ServerName: cfg.ServerName,
+		Renew: renew, CA: cfg.CA, ServerName: cfg.ServerName, Meter: cfg.Meter,
 	})
 	if err != nil {
 		return nil, err
@@ -228,7 +237,7 @@ func (s *Sandbox) moved(ctx context.Context, old bus.Target) (t bus.Target, ok b
 }
 
 // do runs a request at the sandbox's instance, and once more at its successor when the hub says that nobody answers
-// there any more: then nothing has run. A lease has no successor: it ends with the instance.
+// there any more, or when that instance drains: then nothing has run. A lease has no successor: it ends with the instance.
 func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error {
 	if s.hub.caller.lease != nil {
 		return s.doLeased(request)
@@ -238,15 +247,63 @@ func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error 
 		return err
 	}
 	err = request(t)
-	if errors.Is(err, bus.ErrNoResponders) {
-		if err = s.confirm(ctx, t, request); errors.Is(err, bus.ErrNoResponders) {
-			return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
+	for begin := time.Now(); time.Since(begin) < successorLimit; { // of several that follow each other each may have gone
+		switch {
+		case draining(err):
+			t, err = s.succeeded(ctx, t, request, err)
+			continue
+		case errors.Is(err, bus.ErrNoResponders):
+			t, err = s.confirm(ctx, t, request)
+			if !errors.Is(err, bus.ErrNoResponders) {
+				continue
+			}
 		}
+		break
+	}
+	if errors.Is(err, bus.ErrNoResponders) {
+		return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
 	}
 	if lost(err) {
 		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
 	}
 	return err
+}
+
+// successorLimit is how long a request waits for the successor of a worker that drains: a restart takes about a second.
+const successorLimit = 3 * time.Second
+
+// draining says that a worker has refused a request because it ends: nothing of it has run.
+func draining(err error) bool {
+	be, ok := errors.AsType[*bus.Error](err)
+	return ok && be.Code == sandbusv1.Code_CODE_DRAINING
+}
+
+// succeeded sends a request that a draining worker has refused to its successor, for which it waits. It returns where the
+// request was sent last, and the refusal when there is no successor in time.
+func (s *Sandbox) succeeded(ctx context.Context, t bus.Target, request func(bus.Target) error, refusal error) (bus.Target, error) {
+	begin := time.Now()
+	for pause := confirmFirst; ; pause = min(2*pause, 10*confirmFirst) {
+		next, moved, err := s.moved(ctx, t)
+		switch {
+		case moved:
+			if err = request(next); !draining(err) {
+				return next, err
+			}
+			t, refusal = next, err
+		case err != nil && !errors.Is(err, ErrUnknownSandbox): // that one has ended meanwhile
+			return t, err
+		}
+		if time.Since(begin) > successorLimit {
+			return t, refusal
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return t, context.Cause(ctx)
+		}
+	}
 }
 
 // doLeased is do under a lease.
@@ -280,12 +337,14 @@ const (
 // confirm tries again when the hub says that nobody answers at an instance: at once at the successor that presence
 // names, and a few times where it names the same one. A worker that is gone for good is none of these, mostly: its
 // connection is closed, so that presence does not name it any more.
-func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Target) error) error {
+//
+// It returns where the request was sent last.
+func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Target) error) (bus.Target, error) {
 	begin := time.Now()
 	for pause := confirmFirst; ; pause *= 2 {
 		next, moved, gone := s.moved(ctx, t)
 		if gone != nil && !errors.Is(gone, ErrUnknownSandbox) {
-			return gone
+			return t, gone
 		}
 		if gone != nil { // a server that lags behind may not know of it yet
 			next = t
@@ -296,16 +355,16 @@ func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Ta
 			case <-timer.C:
 			case <-ctx.Done():
 				timer.Stop()
-				return context.Cause(ctx)
+				return next, context.Cause(ctx)
 			}
 		}
 		switch err := request(next); {
 		case !errors.Is(err, bus.ErrNoResponders):
-			return err
+			return next, err
 		case gone != nil:
-			return gone
+			return next, gone
 		case time.Since(begin) > confirmLimit:
-			return err
+			return next, err
 		}
 		t = next
 	}

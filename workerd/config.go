@@ -89,10 +89,15 @@ type Config struct {
 	StateDir string
 	// SpoolDir is where files with the full output of execs go; empty means the system's temporary directory.
 	SpoolDir string
+	// TakeOver is for how long to stand by at the start while another live worker has the sandbox's id: its place is taken
+	// as soon as it drains or is gone, so that no request finds nobody. Zero means not at all: then Run fails at once.
+	TakeOver time.Duration
 	// StopGrace is how long running commands may go on after the end was asked for; zero means 5 s.
 	StopGrace time.Duration
 	// Version is the build that presence shows; empty means "dev".
 	Version string
+	// Meter counts what the worker does; nil means one of its own.
+	Meter *Meter
 	// OnReady is called when the worker is known at the hub; nil means nobody.
 	OnReady func()
 	// Logger gets what happens, never what commands say; nil discards.
@@ -182,6 +187,9 @@ func (c *Config) check() error {
 	}
 	if c.Version == "" {
 		c.Version = "dev"
+	}
+	if c.Meter == nil {
+		c.Meter = &Meter{}
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -33,6 +33,7 @@ func (w *Worker) runShell(r *bus.Request) {
 		r.Fail(err)
 		return
 	}
+	c.Env = traceEnv(r, c.Env)
 	run := w.runFast
 	if name := req.GetSession(); name != "" {
 		if run, err = w.queueSession(r.Harness, name); err != nil {
@@ -53,6 +54,7 @@ func (w *Worker) runShell(r *bus.Request) {
 			r.Fail(err)
 			return
 		}
+		w.fastOver(r, resp)
 		r.Reply(resp)
 	})
 }

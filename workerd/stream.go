@@ -402,7 +402,8 @@ func (w *Worker) spec(req *bus.Request, m *sandbusv1.ExecStartRequest) (s execs.
 	if err != nil {
 		return s, err
 	}
-	s.Proc.Env = append(append([]string{}, w.env...), env...)
+	s.Proc.Env = append(append([]string{}, w.env...), traceEnv(req, env)...)
+	_, s.Trace = req.Trace()
 	if s.Proc.Dir, err = w.dir(bus.FromText(m.GetCwd(), m.GetCwdRaw())); err != nil {
 		return s, err
 	}

@@ -1,13 +1,13 @@
 package workerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sandbus/sandbus/bus"
@@ -34,6 +34,7 @@ type Worker struct {
 	files    *files.Root
 	dial     *dial.Dialer
 	search   *search.Root
+	state    state
 
 	claiming sync.Mutex     // orders the claims on execs (see view.claim)
 	feeders  sync.WaitGroup // of streams that were replaced; they end with their exec
@@ -79,16 +80,17 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
 		Renew: w.cfg.Renew, CA: w.cfg.CA, ServerName: w.cfg.ServerName,
 		OnClosed: tell(lost),
-		OnDenied: tell(lost),
+		OnDenied: tell(lost), Meter: &w.cfg.Meter.Bus,
 	})
 	if err != nil {
 		return err
 	}
+	w.state.conn.Store(conn)
 	defer conn.Close()
 	bulk, err := bus.Connect(ctx, bus.Config{
 		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
 		Renew: w.cfg.Renew, CA: w.cfg.CA, ServerName: w.cfg.ServerName,
-		Name: w.cfg.Credential.Identity().String() + " (bulk)", OnClosed: tell(lost), OnDenied: tell(lost),
+		Name: w.cfg.Credential.Identity().String() + " (bulk)", OnClosed: tell(lost), OnDenied: tell(lost), Meter: &w.cfg.Meter.Bus,
 	})
 	if err != nil {
 		return err
@@ -108,6 +110,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.env = setenv(w.env, "SANDBUS_LINEAGE", line.name)
 	w.execs = execs.NewManager(execs.Config{
 		Shell: w.cfg.Shell, SpoolDir: w.cfg.SpoolDir, SpoolTotal: w.cfg.SpoolTotal, Max: w.cfg.MaxExecs, Rules: w.rules, Logger: w.cfg.Logger,
+		Over: func(o *sandbusv1.Outcome, t *sandbusv1.Timing) { w.cfg.Meter.exec(tierStream, o, t) },
 	})
 	defer w.execs.Close()
 	defer func() { _ = errors.Join(w.files.Close(), w.search.Close()) }() // nothing is written to them
@@ -139,11 +142,18 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err := srv.Start(); err != nil {
 		return err
 	}
-	var draining atomic.Bool
+	gauges := func() Gauges {
+		g := Gauges{Requests: srv.Load(), Execs: w.execs.Alive(), Leases: w.leases.Stats()}
+		if w.shells != nil {
+			g.Shells = w.shells.Stats()
+		}
+		return g
+	}
+	w.state.gauges.Store(&gauges)
 	announcer := &bus.Announcer{
-		Conn: conn, Target: w.target, Hello: w.hello(), Ready: w.cfg.OnReady, Logger: w.cfg.Logger,
+		Conn: conn, Target: w.target, Hello: w.hello(), Ready: w.ready, TakeOver: w.cfg.TakeOver, Logger: w.cfg.Logger,
 		Beat: func(b *sandbusv1.Beat) {
-			b.Load, b.Used, b.Draining = int32(srv.Load()), int32(w.leases.Used()), draining.Load()
+			b.Load, b.Used, b.Draining = int32(srv.Load()), int32(w.leases.Used()), w.state.draining.Load()
 		},
 	}
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -157,9 +167,10 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	case err = <-lost:
 		err = fmt.Errorf("connection to the hub: %w", err)
 	}
-	draining.Store(true)
+	w.cfg.Logger.Info("worker drains", "why", fmt.Sprint(cmp.Or(err, context.Cause(ctx))), "requests", srv.Load(), "execs", w.execs.Alive())
+	w.state.draining.Store(true)
 	srv.Drain()
-	announcer.BeatNow()
+	announcer.Leave()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.StopGrace)
 	defer cancel()
 	defer context.AfterFunc(grace, w.dial.Stop)()

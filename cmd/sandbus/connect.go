@@ -16,10 +16,13 @@ import (
 )
 
 func (a *app) logger() *slog.Logger {
-	if !a.verbose {
-		return slog.New(slog.DiscardHandler)
+	switch {
+	case a.verbose:
+		return a.logFormat.Logger(a.stderr, slog.LevelDebug)
+	case a.logFormat != "":
+		return a.logFormat.Logger(a.stderr, slog.LevelInfo)
 	}
-	return slog.New(slog.NewTextHandler(a.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	return slog.New(slog.DiscardHandler)
 }
 
 // or returns the first value that is set.

@@ -15,6 +15,7 @@ import (
 	"github.com/sandbus/sandbus/bus/hub"
 	"github.com/sandbus/sandbus/gateway"
 	"github.com/sandbus/sandbus/harnesslib"
+	"github.com/sandbus/sandbus/telemetry"
 )
 
 // gatewayFlags are the flags of the gateway.
@@ -52,6 +53,7 @@ Several gateways may run at one hub.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.serveGateway(c, flags) },
 	}
+	a.addService(c)
 	f := c.Flags()
 	f.StringVar(&flags.listen, "listen", "127.0.0.1:8443", "`address` to listen on, host:port; port 0 means a free one, which is printed")
 	f.StringVar(&flags.tokens, "tokens", "", "`file` with the tokens; needed")
@@ -67,6 +69,9 @@ Several gateways may run at one hub.`,
 
 func (a *app) serveGateway(c *cobra.Command, flags gatewayFlags) error {
 	ctx := c.Context()
+	if err := a.readService(); err != nil {
+		return err
+	}
 	cfg := gateway.Config{InsecureNoTLS: flags.insecure, NoNative: flags.noNative, Grace: flags.grace, Logger: a.logger()}
 	var err error
 	switch {
@@ -90,10 +95,23 @@ func (a *app) serveGateway(c *cobra.Command, flags gatewayFlags) error {
 	if cfg.Hub, cfg.WorkerBus, err = a.gatewayHub(flags.sandboxCreds); err != nil {
 		return err
 	}
+	meter := &harnesslib.Meter{}
+	cfg.Hub.Meter = meter
 	g, err := gateway.New(cfg)
 	if err != nil {
 		return err
 	}
+	connected := func() bool { return g.Stats().Connected }
+	metrics, err := a.serveMetrics(func() error {
+		if !connected() {
+			return errNotConnected
+		}
+		return nil
+	}, telemetry.Bus(meter, "harness", connected), gatewayMetrics(g))
+	if err != nil {
+		return err
+	}
+	defer metrics.Stop()
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", flags.listen)
 	if err != nil {

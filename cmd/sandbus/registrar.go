@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/bus/hub"
+	"github.com/sandbus/sandbus/telemetry"
 )
 
 // registrarFlags are the settings of a registrar.
@@ -29,6 +30,7 @@ of them may run: they agree by the revisions of what they write. It needs a regi
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return a.registrar(c.Context(), flags) },
 	}
+	a.addService(c)
 	f := c.Flags()
 	f.StringVar(&flags.name, "name", "registrar", "the `name` of its credential, at a hub of this machine")
 	f.StringArrayVar(&flags.zones, "ask", nil, "a `zone` to ask for beats at the start, besides main and those that are known; others are found by their next beat")
@@ -38,6 +40,10 @@ of them may run: they agree by the revisions of what they write. It needs a regi
 }
 
 func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
+	if err := a.readService(); err != nil {
+		return err
+	}
+	meter := &bus.Meter{}
 	cfg := bus.RegistrarConfig{Replicas: flags.replicas, Logger: a.logger()}
 	if flags.replicas < 0 || flags.replicas > 5 {
 		return &usageError{fmt.Errorf("--replicas %d: want 1 to 5, or 0 for what the bucket has", flags.replicas)}
@@ -73,7 +79,7 @@ func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
 		default:
 		}
 	}
-	to.OnClosed, to.OnDenied = tell, tell
+	to.OnClosed, to.OnDenied, to.Meter = tell, tell, meter
 	conn, err := bus.Connect(ctx, to)
 	if err != nil {
 		return err
@@ -84,6 +90,11 @@ func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
 		return err
 	}
 	defer r.Stop()
+	metrics, err := a.serveMetrics(registrarHealth(r), telemetry.Bus(meter, "registrar", conn.Connected), telemetry.Registrar(r))
+	if err != nil {
+		return err
+	}
+	defer metrics.Stop()
 	if _, err := fmt.Fprintf(a.stdout, "registrar serves %s\n", conn.URL()); err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbus/sandbus/harnesslib"
+	"github.com/sandbus/sandbus/telemetry"
 )
 
 // Exit statuses of our own failures; exec exits with the remote command's status otherwise.
@@ -88,7 +89,9 @@ type app struct {
 	sandbox        string
 	stateDir       string
 	verbose        bool
-	lease          bool // hold a slot of the sandbox meanwhile
+	logFormat      telemetry.LogFormat // of verbs that serve
+	metrics        string              // HOST:PORT of verbs that serve; empty means none
+	lease          bool                // hold a slot of the sandbox meanwhile
 }
 
 func newRoot(stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus/auth"
 	"github.com/sandbus/sandbus/bus/hub"
+	"github.com/sandbus/sandbus/telemetry"
 )
 
 // hubFlags are the flags of a hub that stays.
@@ -16,7 +17,8 @@ type hubFlags struct {
 	keys string
 }
 
-func (h *hubFlags) add(c *cobra.Command) {
+func (h *hubFlags) add(a *app, c *cobra.Command) {
+	a.addService(c)
 	f := c.Flags()
 	f.IntVar(&h.cfg.Port, "port", 0, "TCP `port` on 127.0.0.1 (default: a free one, which other commands find by themselves)")
 	f.StringVar(&h.cfg.Listen, "listen", "", "`HOST:PORT` for clients instead; off loopback TLS must be set")
@@ -33,7 +35,10 @@ func (a *app) serveHub(ctx context.Context, flags hubFlags, started func(*hub.Hu
 	if cfg.Port < 0 || cfg.Port > 65535 {
 		return &usageError{fmt.Errorf("--port %d: want 1 to 65535, or 0 for a free one", cfg.Port)}
 	}
-	var err error
+	err := a.readService()
+	if err != nil {
+		return err
+	}
 	if cfg.Dir, err = a.dir(); err != nil {
 		return err
 	}
@@ -48,6 +53,11 @@ func (a *app) serveHub(ctx context.Context, flags hubFlags, started func(*hub.Hu
 		return err
 	}
 	defer h.Stop()
+	metrics, err := a.serveMetrics(registrarHealth(h.Registrar()), hubMetrics(h), telemetry.Registrar(h.Registrar()))
+	if err != nil {
+		return err
+	}
+	defer metrics.Stop()
 	if err := started(h); err != nil {
 		return err
 	}
@@ -73,7 +83,7 @@ which live on: see "sandbus auth".`,
 			})
 		},
 	}
-	flags.add(c)
+	flags.add(a, c)
 	return c
 }
 
@@ -101,7 +111,7 @@ them by themselves.`,
 			})
 		},
 	}
-	flags.add(c)
+	flags.add(a, c)
 	c.Flags().StringVar(&id, "sandbox-id", "local", "`id` of the sandbox")
 	return c
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -53,9 +54,9 @@ func TestWorkerReapsOrphans(t *testing.T) {
 // taken, and presence knows.
 func TestWorkerDrains(t *testing.T) {
 	n := newNetwork(t)
-	w := n.workerProcess(t, n.hub.URL())
+	w, _ := n.rolled(t)
 	p := n.place(t, n.hub.URL())
-	c := p.Command("sh", "-c", "echo $$ >a; sleep 1.5; echo done")
+	c := p.Command("sh", "-c", "echo $$ >a; while [ ! -e go ]; do sleep 0.05; done; echo done")
 	var out lockedBuffer
 	c.Stdout = &out
 	require.NoError(t, c.Start(t.Context()))
@@ -64,15 +65,16 @@ func TestWorkerDrains(t *testing.T) {
 	require.Eventually(t, func() bool {
 		err := p.Command("true").Run(t.Context())
 		return errors.Is(err, harnesslib.ErrBusy) && strings.Contains(fmt.Sprint(err), "stopping")
-	}, 5*time.Second, 5*time.Millisecond, "it accepts nothing new")
+	}, 60*time.Second, 5*time.Millisecond, "it accepts nothing new")
 	require.Eventually(t, func() bool {
 		info, err := p.Info(t.Context())
 		return err == nil && info.Draining
-	}, 5*time.Second, 5*time.Millisecond, "and says so")
+	}, 60*time.Second, 5*time.Millisecond, "and says so")
+	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "go"), nil, 0o600))
 	require.NoError(t, c.Wait())
 	require.Equal(t, "done\n", out.String())
 	require.NoError(t, w.Wait())
 	require.Eventually(t, func() bool {
 		return errors.Is(p.Command("true").Run(t.Context()), harnesslib.ErrUnknownSandbox)
-	}, 5*time.Second, 10*time.Millisecond, "it said goodbye")
+	}, 60*time.Second, 10*time.Millisecond, "it said goodbye")
 }

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sandbus/sandbus/bus"
+	"github.com/sandbus/sandbus/telemetry"
 	"github.com/sandbus/sandbus/workerd"
 	"github.com/sandbus/sandbus/workerd/proc"
 )
@@ -65,6 +67,8 @@ type options struct {
 	insecure         bool
 	tokenFD          int // descriptor that the credential is read from; zero means none
 	level            slog.Level
+	format           telemetry.LogFormat
+	metrics          string // HOST:PORT; empty means none
 }
 
 func (o *options) settings() []*setting {
@@ -113,6 +117,7 @@ func (o *options) settings() []*setting {
 		{name: "connect-timeout", help: "how long to try to reach the hub at the start, such as 30s (default: for ever)", set: duration(&o.cfg.ConnectTimeout)},
 		{name: "state-dir", help: "where a name is kept by which the next worker finds what a crash has left (default: the user's state directory)", set: text(&o.cfg.StateDir)},
 		{name: "spool-dir", help: "where files with the full output of execs go (default: the temporary directory)", set: text(&o.cfg.SpoolDir)},
+		{name: "take-over", help: "how long to stand by while another worker of this id is live, such as 5m; it is replaced as soon as it is told to end (default: fail at once)", set: duration(&o.cfg.TakeOver)},
 		{name: "stop-grace", help: "how long running commands may go on after TERM, such as 10s (default 5s)", set: duration(&o.cfg.StopGrace)},
 		{name: "log-level", help: "debug, info, warn or error (default info)", set: func(v string) error {
 			if err := o.level.UnmarshalText([]byte(v)); err != nil {
@@ -120,6 +125,19 @@ func (o *options) settings() []*setting {
 			}
 			return nil
 		}},
+		{name: "log-format", help: "text or json (default text)", set: o.format.Set},
+		{name: "metrics-addr", help: "HOST:PORT for metrics (/metrics) and health (/healthz); open to all who reach it (default: none)", set: address(&o.metrics)},
+	}
+}
+
+// address reads HOST:PORT.
+func address(p *string) func(string) error {
+	return func(v string) error {
+		if _, _, err := net.SplitHostPort(v); err != nil {
+			return errors.New("want HOST:PORT, such as 127.0.0.1:9464")
+		}
+		*p = v
+		return nil
 	}
 }
 
@@ -257,7 +275,7 @@ func Run(ctx context.Context, name string, args []string, getenv func(string) st
 		// A small heap that answers many requests would be collected every few milliseconds.
 		debug.SetGCPercent(400)
 	}
-	o.cfg.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: o.level}))
+	o.cfg.Logger = o.format.Logger(stderr, o.level)
 	if err := o.credential(ctx, local); err != nil {
 		status := exitUsage
 		if _, bad := errors.AsType[*credentialError](err); bad {
@@ -271,6 +289,11 @@ func Run(ctx context.Context, name string, args []string, getenv func(string) st
 	}
 	id := o.cfg.Credential.Identity()
 	o.cfg.Logger.Info("worker starts", "zone", string(id.Zone), "sandbox", id.Name, "instance", string(w.Target().Instance), "url", o.cfg.URL)
+	metrics, err := o.serveMetrics(w)
+	if err != nil {
+		return fail(stderr, name, exitFailed, err)
+	}
+	defer metrics.Stop()
 	if err := w.Run(ctx); err != nil && ctx.Err() == nil {
 		return fail(stderr, name, exitFailed, err)
 	}

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sandbus/sandbus/bus"
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 	"github.com/sandbus/sandbus/workerd/proc"
 )
@@ -22,6 +23,8 @@ type Config struct {
 	Max      int          // execs alive at once; zero means 1024
 	Rules    *proc.Rules  // under which they run; nil means none
 	Logger   *slog.Logger // nil discards
+	// Over is told how each exec ended, before it can be asked for no more; it must not wait. Nil means nobody.
+	Over func(*sandbusv1.Outcome, *sandbusv1.Timing)
 	// SpoolTotal is how many bytes files with full output may take together; zero means no bound.
 	SpoolTotal int64
 }
@@ -124,8 +127,14 @@ func (m *Manager) gone() {
 // over keeps an exec for those who ask later.
 func (m *Manager) over(e *Exec) {
 	r := e.Result()
-	m.cfg.Logger.Info("exec ended", "exec", e.spec.ID, "outcome", strings.ToLower(r.GetOutcome().GetKind().String()),
-		"code", r.GetOutcome().GetCode(), "run_us", r.GetTiming().GetRunUs(), "stdout_bytes", r.GetStdoutBytes(), "stderr_bytes", r.GetStderrBytes())
+	if m.cfg.Over != nil {
+		m.cfg.Over(r.GetOutcome(), r.GetTiming())
+	}
+	log := m.cfg.Logger
+	if e.spec.Trace != "" {
+		log = log.With("trace_id", e.spec.Trace)
+	}
+	log.Info("exec ended", "exec", e.spec.ID, "outcome", bus.OutcomeName(r.GetOutcome().GetKind()), "code", r.GetOutcome().GetCode(), "run_us", r.GetTiming().GetRunUs(), "stdout_bytes", r.GetStdoutBytes(), "stderr_bytes", r.GetStderrBytes())
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ended = append(m.ended, e.spec.ID)

@@ -23,6 +23,7 @@ type Spec struct {
 	SpoolLimit  int64  // bytes of that file; must be above zero with Spool
 	Detach      bool   // nobody's absence ends it
 	Memory      int64  // bytes
+	Trace       string // id of the trace that it belongs to, for the log; empty means none
 	Lease       string // under which it was started: its end is the exec's, unless that is detached; empty means none
 	Owner       string // who held the lease; empty without one
 }

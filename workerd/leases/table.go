@@ -123,6 +123,7 @@ type Table struct {
 	held   map[string]int        // live leases of a holder
 	left   map[string]*departure // of holders without a lease
 	closed bool
+	stats  Stats
 }
 
 // departure is a holder's time without a lease.
@@ -156,6 +157,25 @@ func NewTable(cfg Config) (*Table, error) {
 		cfg: cfg, live: map[string]*Lease{}, byOp: map[opKey]*Lease{}, past: map[string]past{},
 		queue: tickets{}, held: map[string]int{}, left: map[string]*departure{},
 	}, nil
+}
+
+// Stats counts what became of the requests for leases of a table.
+type Stats struct {
+	Slots, Used int   // slots that there are, and those taken now
+	Waiting     int   // those who have been refused and come again
+	Granted     int64 // leases granted
+	Refused     int64 // requests for which there was no room
+	Ended       int64 // leases that have ended, whatever the reason
+	Expired     int64 // of them those that were not renewed in time
+}
+
+// Stats is what was counted.
+func (t *Table) Stats() Stats {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.stats
+	s.Slots, s.Used, s.Waiting = t.cfg.Slots, t.used, len(t.queue)
+	return s
 }
 
 // Acquire grants a lease, or refuses it at once. Errors: ErrBusy, ErrClosed, *[RangeError].
@@ -193,11 +213,13 @@ func (t *Table) Acquire(r Request) (*Lease, error) {
 	}
 	if ahead := t.queue.ahead(r, now); t.used+ahead+takes > bound {
 		t.queue.take(r, takes, now)
+		t.stats.Refused++
 		return nil, fmt.Errorf("%w: %d of %d are taken and %d are for those who have waited longer; %d more would be over the cap of %d",
 			ErrBusy, t.used, t.cfg.Slots, ahead, takes, bound)
 	}
 	t.queue.drop(r.Holder, r.Ticket)
 	t.epoch++
+	t.stats.Granted++
 	l := &Lease{
 		ID: strings.ToLower(rand.Text()), Epoch: t.epoch, Holder: r.Holder, TTL: r.TTL, Exclusive: r.Exclusive,
 		op: r.Op, granted: now, until: now.Add(r.TTL),
@@ -298,6 +320,10 @@ func (t *Table) ReleaseOp(op, holder string) {
 
 func (t *Table) endLocked(l *Lease, why error) {
 	l.ended = true
+	t.stats.Ended++
+	if errors.Is(why, ErrExpired) {
+		t.stats.Expired++
+	}
 	l.timer.Stop()
 	delete(t.live, l.ID)
 	delete(t.byOp, opKey{l.Holder, l.op})

@@ -92,6 +92,16 @@ func NewPool(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
+// Stats is the state of a pool: shells that live, those of them that are free, and commands that wait for one.
+type Stats struct{ Alive, Free, Waiting int }
+
+// Stats is the pool's state now.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return Stats{Alive: p.alive, Free: len(p.idle) + len(p.used), Waiting: len(p.waiting)}
+}
+
 // Close ends all shells and waits for the commands on them, whose contexts must end. It may be called twice.
 func (p *Pool) Close() {
 	p.mu.Lock()
