@@ -2,14 +2,13 @@ package command
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"strings"
 	"time"
-
-	"crypto/rand"
 
 	"github.com/sandbus/sandbus/harnesslib/transport"
 	"github.com/sandbus/sandbus/harnesslib/transport/busx"

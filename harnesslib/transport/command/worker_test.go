@@ -42,7 +42,7 @@ func workerd(tb testing.TB) string {
 	tb.Helper()
 	tool := testenv.Tool(tb, "go")
 	built.once.Do(func() {
-		if built.dir, built.err = os.MkdirTemp("", "sandbus-test-"); built.err != nil {
+		if built.dir, built.err = os.MkdirTemp("", "sandbus-test-"); built.err != nil { //nolint:usetesting // it outlives this test: TestMain removes it
 			return
 		}
 		built.path = built.dir + "/workerd"
