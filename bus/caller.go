@@ -54,15 +54,21 @@ func NewCaller(conn *Conn) (*Caller, error) {
 
 // Close fails the calls that are under way with ErrClosed. The connection stays open.
 func (c *Caller) Close() {
+	c.Lose(ErrClosed)
+	c.conn.onReconnected(c, nil)
+	_ = c.sub.Unsubscribe() // fails only when the connection is closed already
+}
+
+// Lose fails the calls that are under way with why, for a connection that has ended for good. Later ones fail with
+// ErrClosed.
+func (c *Caller) Lose(why error) {
 	c.mu.Lock()
 	calls := c.calls
 	c.calls, c.err = nil, ErrClosed
 	c.mu.Unlock()
-	c.conn.onReconnected(c, nil)
 	for _, call := range calls {
-		call.fail(ErrClosed)
+		call.fail(why)
 	}
-	_ = c.sub.Unsubscribe() // fails only when the connection is closed already
 }
 
 func (c *Caller) isClosed() bool {

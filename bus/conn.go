@@ -58,9 +58,11 @@ const (
 	pendingBytes = 1 << 29
 )
 
-// Conn is a connection to the hub that reconnects by itself for as long as it is not closed.
+// Conn is a connection to the hub that reconnects by itself for as long as it is not closed; or one over a pair of pipes
+// (see NewPipe), which does not.
 type Conn struct {
-	nc       *nats.Conn
+	nc       *nats.Conn // nil for one over pipes
+	pipe     *pipe      // nil for one to a hub
 	id       Identity
 	log      *slog.Logger
 	meter    *Meter
@@ -301,10 +303,20 @@ func (c *Conn) onError(sub *nats.Subscription, err error, tell func(error)) {
 func (c *Conn) Identity() Identity { return c.id }
 
 // URL is the hub that we are connected to, without any secret.
-func (c *Conn) URL() string { return c.nc.ConnectedUrlRedacted() }
+func (c *Conn) URL() string {
+	if c.pipe != nil {
+		return c.url
+	}
+	return c.nc.ConnectedUrlRedacted()
+}
 
 // MaxMessage is how many bytes one message may have: the hub's payload limit less what a header may take.
-func (c *Conn) MaxMessage() int { return int(c.nc.MaxPayload()) - 4<<10 }
+func (c *Conn) MaxMessage() int {
+	if c.pipe != nil {
+		return pipeMessage
+	}
+	return int(c.nc.MaxPayload()) - 4<<10
+}
 
 // Done is closed when the connection has ended for good.
 func (c *Conn) Done() <-chan struct{} { return c.closed }
@@ -352,6 +364,9 @@ func (c *Conn) awaitConnected(ctx context.Context) error {
 }
 
 func (c *Conn) publish(subject string, payload []byte) error {
+	if c.pipe != nil {
+		return c.publishRequest(subject, "", payload)
+	}
 	if err := c.nc.Publish(subject, payload); err != nil {
 		return fmt.Errorf("%w: %w", ErrPublish, err)
 	}
@@ -359,13 +374,25 @@ func (c *Conn) publish(subject string, payload []byte) error {
 }
 
 func (c *Conn) publishRequest(subject, reply string, payload []byte) error {
+	if c.pipe != nil {
+		if err := c.pipe.publish(subject, reply, payload); err != nil {
+			return fmt.Errorf("%w: %w", ErrPublish, err)
+		}
+		return nil
+	}
 	if err := c.nc.PublishRequest(subject, reply, payload); err != nil {
 		return fmt.Errorf("%w: %w", ErrPublish, err)
 	}
 	return nil
 }
 
+// subscribe has f take the messages of a subject, one after the other; over pipes it must not block, and the subscription
+// is nil and ends with the connection.
 func (c *Conn) subscribe(subject string, f nats.MsgHandler) (*nats.Subscription, error) {
+	if c.pipe != nil {
+		c.pipe.subscribe(subject, f)
+		return nil, nil
+	}
 	sub, err := c.nc.Subscribe(subject, f)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe %s: %w", subject, err)
@@ -376,7 +403,16 @@ func (c *Conn) subscribe(subject string, f nats.MsgHandler) (*nats.Subscription,
 	return sub, nil
 }
 
+// subscribeChan is subscribe into a channel; what does not fit is lost.
 func (c *Conn) subscribeChan(subject string, to chan *nats.Msg) (*nats.Subscription, error) {
+	if c.pipe != nil {
+		return c.subscribe(subject, func(m *nats.Msg) {
+			select {
+			case to <- m:
+			default:
+			}
+		})
+	}
 	sub, err := c.nc.ChanSubscribe(subject, to)
 	if err != nil {
 		return nil, fmt.Errorf("subscribe %s: %w", subject, err)
@@ -391,6 +427,9 @@ func (c *Conn) Flush(ctx context.Context) error {
 		ctx, cancel = context.WithTimeout(ctx, drainTimeout)
 		defer cancel()
 	}
+	if c.pipe != nil {
+		return c.pipe.flush(ctx)
+	}
 	return c.nc.FlushWithContext(ctx)
 }
 
@@ -400,6 +439,10 @@ func (c *Conn) Close() {
 	c.mu.Lock()
 	c.closing = true
 	c.mu.Unlock()
+	if c.pipe != nil {
+		c.pipe.close()
+		return
+	}
 	if err := c.nc.Drain(); err != nil { // not connected, or closed already
 		c.nc.Close()
 	}

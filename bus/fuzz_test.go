@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"testing"
@@ -228,4 +229,53 @@ func FuzzPresence(f *testing.F) {
 			require.Equal(t, key, presenceKey(p.Zone, p.Sandbox))
 		}
 	})
+}
+
+// FuzzPipe reads any bytes as messages of a pipe: each that is taken is within the bounds, and is read again as it was.
+func FuzzPipe(f *testing.F) {
+	f.Add([]byte("\x00\x00\x00\x07\x00\x01\x00\x01srx"))
+	f.Add([]byte("\x00\x00\x00\x04\x00\x00\x00\x00"))
+	f.Add([]byte("\xff\xff\xff\xff\xff\xff\xff\xff"))
+	f.Add([]byte("\x00\x00\x00\x05\x00\x01\x00\x00s\x00\x00"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for r := bytes.NewReader(b); ; {
+			before := len(b) - r.Len()
+			m, err := readPipeMessage(r)
+			if err != nil {
+				return
+			}
+			require.NotEmpty(t, m.Subject)
+			require.LessOrEqual(t, len(m.Subject)+len(m.Reply), pipeSubjects)
+			p := &pipe{wake: make(chan struct{}, 1)}
+			if len(m.Data) <= pipeMessage {
+				require.NoError(t, p.publish(m.Subject, m.Reply, m.Data))
+				require.Equal(t, b[before:len(b)-r.Len()], p.pending)
+			}
+		}
+	})
+}
+
+// TestSubjectMatches compares with what the hub's server does.
+func TestSubjectMatches(t *testing.T) {
+	for _, c := range []struct {
+		pattern, subject string
+		want             bool
+	}{
+		{"a.>", "a.b", true},
+		{"a.>", "a.b.c", true},
+		{"a.>", "a", false},
+		{"a.>", "a.", false},
+		{"a.>", "b.c", false},
+		{"rep.*.*.h.c.>", "rep.main.box.h.c.op", true},
+		{"rep.*.*.h.c.>", "rep.main.box.g.c.op", false},
+		{"rep.*.*.h.c.>", "rep.main.h.c.op", false},
+		{"a.b", "a.b", true},
+		{"a.b", "a.b.c", false},
+		{"a.b", "a", false},
+		{"a.*", "a.b", true},
+		{"a.*", "a.", false},
+		{">", "", false},
+	} {
+		require.Equal(t, c.want, subjectMatches(c.pattern, c.subject), "%s %s", c.pattern, c.subject)
+	}
 }

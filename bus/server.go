@@ -276,6 +276,11 @@ func (s *Server) Stop(ctx context.Context) {
 	select {
 	case <-done:
 	case <-last.C: // whoever has not acknowledged an end by now is gone
+	case <-s.bulk.Done(): // nobody can
+	}
+	select {
+	case <-done:
+	default:
 		s.mu.Lock()
 		ops := slices.Collect(maps.Values(s.ops))
 		s.mu.Unlock()

@@ -261,6 +261,9 @@ func (s *Sandbox) upload(ctx context.Context, t bus.Target, verb string, op bus.
 			abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortWindow)
 			defer cancel()
 			_, aerr := st.Abort(abort, "the source failed")
+			if aerr == nil {
+				_ = st.Answer(abort, resp) // that it was aborted: nothing of it is left then
+			}
 			return errors.Join(err, aerr)
 		}
 	}

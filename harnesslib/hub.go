@@ -54,6 +54,7 @@ type Hub struct {
 	caller *bus.Caller
 	zone   bus.Zone
 	pool   *pool
+	noHub  bool // the connection is a pipe to one worker, see Direct
 
 	life      context.Context //nolint:containedctx // the hub's own life, ended by Close
 	end       context.CancelCauseFunc
@@ -98,9 +99,13 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 		conn.Close()
 		return nil, err
 	}
+	return newHub(conn, caller, zone), nil
+}
+
+func newHub(conn *bus.Conn, caller *bus.Caller, zone bus.Zone) *Hub {
 	h := &Hub{conn: conn, caller: caller, zone: zone, pool: newPool(leaseDesk{caller}), located: map[address]bus.Target{}}
 	h.life, h.end = context.WithCancelCause(context.Background())
-	return h, nil
+	return h
 }
 
 // credential settles who the harness is, and where a newer credential comes from.
@@ -157,6 +162,9 @@ func (h *Hub) List(ctx context.Context) ([]SandboxInfo, error) {
 }
 
 func (h *Hub) directory(ctx context.Context) (*bus.Directory, error) {
+	if h.noHub {
+		return nil, errNoHub
+	}
 	h.mu.Lock()
 	d := h.dir
 	h.mu.Unlock()

@@ -29,6 +29,9 @@ type Config struct {
 	ServerName string
 	// Dial connects to a hub in this process instead of URL; nil means URL.
 	Dial func() (net.Conn, error)
+	// Pipes serves one harness over a pair of pipes (see RunPipes) instead of a hub: then URL, Credential and Dial must be
+	// unset.
+	Pipes bool
 	// ConnectTimeout is how long to try to reach the hub at the start; zero means for ever.
 	ConnectTimeout time.Duration
 	// Dir is where relative paths and commands without a directory of their own begin; empty means the process's.
@@ -106,14 +109,8 @@ type Config struct {
 
 // check fills in what zero means, and refuses what cannot be right with its name, its value and what would be.
 func (c *Config) check() error {
-	if c.URL == "" && c.Dial == nil {
-		return fmt.Errorf("hub URL: is empty, want one such as nats://127.0.0.1:4222")
-	}
-	if c.Credential.IsZero() {
-		return fmt.Errorf("credential: there is none, want a sandbox's")
-	}
-	if id := c.Credential.Identity(); id.Role != bus.RoleSandbox {
-		return fmt.Errorf("credential: is a %s's, want a sandbox's", id.Role)
+	if err := c.checkHub(); err != nil {
+		return err
 	}
 	if c.Root != "" {
 		abs, err := filepath.Abs(c.Root)
@@ -197,6 +194,33 @@ func (c *Config) check() error {
 	return nil
 }
 
+// checkHub checks whom to serve.
+func (c *Config) checkHub() error {
+	switch id := c.Credential.Identity(); {
+	case c.Pipes:
+		if c.URL != "" || c.Dial != nil || !c.Credential.IsZero() {
+			return fmt.Errorf("pipes: a hub or a credential is set, too: want neither, who has the pipes is the harness")
+		}
+	case c.URL == "" && c.Dial == nil:
+		return fmt.Errorf("hub URL: is empty, want one such as nats://127.0.0.1:4222")
+	case c.Credential.IsZero():
+		return fmt.Errorf("credential: there is none, want a sandbox's")
+	case id.Role != bus.RoleSandbox:
+		return fmt.Errorf("credential: is a %s's, want a sandbox's", id.Role)
+	}
+	return nil
+}
+
+// target names the worker: on the bus after its credential; at the end of a pipe nobody else has a name.
+func (c *Config) target() bus.Target {
+	t := bus.Target{Zone: bus.DefaultZone, Sandbox: "pipe", Instance: bus.NewInstanceID()}
+	if !c.Pipes {
+		id := c.Credential.Identity()
+		t.Zone, t.Sandbox = id.Zone, bus.SandboxID(id.Name)
+	}
+	return t
+}
+
 const (
 	defaultExecs      = 1024
 	defaultSpoolTotal = 4 << 30
@@ -241,10 +265,11 @@ func (c *Config) rules() *proc.Rules {
 	}
 }
 
-// findShell returns bash, else sh, else nothing.
+// findShell returns bash, else sh, else nothing; where commands would find them.
 func findShell() string {
+	env := childEnv(nil, os.Environ())
 	for _, name := range []string{"bash", "sh"} {
-		if path, err := proc.LookPath(name, "/", os.Environ()); err == nil {
+		if path, err := proc.LookPath(name, "/", env); err == nil {
 			return path
 		}
 	}

@@ -53,10 +53,9 @@ func New(cfg Config) (*Worker, error) {
 	if err != nil {
 		return nil, errors.Join(err, tree.Close())
 	}
-	id := cfg.Credential.Identity()
 	return &Worker{
 		cfg:    cfg,
-		target: bus.Target{Zone: id.Zone, Sandbox: bus.SandboxID(id.Name), Instance: bus.NewInstanceID()},
+		target: cfg.target(),
 		env:    childEnv(cfg.RunAs, os.Environ()),
 		rules:  cfg.rules(),
 		files:  tree,
@@ -76,26 +75,29 @@ var errStopped = errors.New("worker stopped")
 // (bus.ErrDuplicate), the shell does not start.
 func (w *Worker) Run(ctx context.Context) (err error) {
 	lost := make(chan error, 1)
-	conn, err := bus.Connect(ctx, bus.Config{
+	to := bus.Config{
 		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
 		Renew: w.cfg.Renew, CA: w.cfg.CA, ServerName: w.cfg.ServerName,
-		OnClosed: tell(lost),
-		OnDenied: tell(lost), Meter: &w.cfg.Meter.Bus,
-	})
+		OnClosed: tell(lost), OnDenied: tell(lost), Meter: &w.cfg.Meter.Bus,
+	}
+	conn, err := bus.Connect(ctx, to)
 	if err != nil {
 		return err
 	}
 	w.state.conn.Store(conn)
 	defer conn.Close()
-	bulk, err := bus.Connect(ctx, bus.Config{
-		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
-		Renew: w.cfg.Renew, CA: w.cfg.CA, ServerName: w.cfg.ServerName,
-		Name: w.cfg.Credential.Identity().String() + " (bulk)", OnClosed: tell(lost), OnDenied: tell(lost), Meter: &w.cfg.Meter.Bus,
-	})
+	to.Name = w.cfg.Credential.Identity().String() + " (bulk)"
+	bulk, err := bus.Connect(ctx, to)
 	if err != nil {
 		return err
 	}
 	defer bulk.Close()
+	return w.serve(ctx, conn, bulk, lost, nil)
+}
+
+// serve serves on connections until ctx ends or lost says that they have. greet tells a harness at the other end that the
+// worker serves; nil means that the connections are to a hub, at which the worker makes itself known.
+func (w *Worker) serve(ctx context.Context, conn, bulk *bus.Conn, lost <-chan error, greet func() error) (err error) {
 	defer w.own()()
 	if w.cfg.RunAs != nil {
 		if err := proc.ActOnFilesAs(*w.cfg.RunAs); err != nil {
@@ -159,10 +161,22 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(errStopped)
 	announced := make(chan error, 1)
-	go func() { announced <- announcer.Run(life) }()
+	if greet == nil {
+		go func() { announced <- announcer.Run(life) }()
+	} else {
+		announced <- nil // by what it returns only
+		if err := greet(); err != nil {
+			srv.Stop(ctx)
+			return fmt.Errorf("greet the harness: %w", err)
+		}
+	}
+	refused := announced
+	if greet != nil {
+		refused = nil
+	}
 	select {
 	case <-ctx.Done():
-	case err = <-announced: // refused: the id is another's
+	case err = <-refused: // the id is another's
 		announced <- nil
 	case err = <-lost:
 		err = fmt.Errorf("connection to the hub: %w", err)
@@ -170,9 +184,14 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.cfg.Logger.Info("worker drains", "why", fmt.Sprint(cmp.Or(err, context.Cause(ctx))), "requests", srv.Load(), "execs", w.execs.Alive())
 	w.state.draining.Store(true)
 	srv.Drain()
-	announcer.Leave()
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), w.cfg.StopGrace)
 	defer cancel()
+	switch {
+	case greet == nil:
+		announcer.Leave()
+	case err != nil:
+		cancel() // the harness has gone: nobody waits for what runs
+	}
 	defer context.AfterFunc(grace, w.dial.Stop)()
 	if err == nil {
 		w.execs.Wait(grace)
@@ -184,7 +203,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.execs.Close()
 	w.feeders.Wait()
 	srv.Stop(grace)
-	if err == nil {
+	if err == nil && greet == nil {
 		announcer.Goodbye(context.Cause(ctx).Error())
 	}
 	return err

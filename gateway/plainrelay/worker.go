@@ -26,8 +26,14 @@ const (
 	defaultSlots   = 4
 	// collected bounds the output of a command that does not stream, in bytes.
 	collected = 8 << 20
-	// heldFor is how long a process that was left behind may hold a command's output after its end.
+	// heldFor is how long an output must be quiet, after its command's end, before a process that was left behind and holds
+	// it is waited for no longer; each chunk starts it anew.
 	heldFor = 200 * time.Millisecond
+	// heldAtMost ends the waiting for a holder that does not fall silent.
+	heldAtMost = 5 * time.Second
+	// pipeHolds is how many bytes a pipe holds at most (/proc/sys/fs/pipe-max-size): what a command wrote before its end
+	// is within.
+	pipeHolds = 1 << 20
 )
 
 // Worker runs a "bash -c" for each command.
@@ -208,8 +214,8 @@ func (l *link) run(ctx context.Context, cancel context.CancelCauseFunc, e *sandb
 	}
 }
 
-// runInto runs a command and copies its outputs, for as long as they come; one that a process holds which the command has
-// left behind is given up when nothing comes for a while.
+// runInto runs a command and copies its outputs to their end. One that a process holds which the command has left behind
+// is given up when nothing comes for a while; what the command itself wrote is taken in any case.
 func runInto(cmd *exec.Cmd, out, errs *output) error {
 	var pipes [4]*os.File
 	defer func() {
@@ -235,15 +241,12 @@ func runInto(cmd *exec.Cmd, out, errs *output) error {
 		return err
 	}
 	var copies sync.WaitGroup
-	exited := make(chan struct{})
-	copies.Go(func() { out.copy(pipes[0], exited) })
-	copies.Go(func() { errs.copy(pipes[1], exited) })
+	h := &held{quiet: heldFor, atMost: heldAtMost}
+	copies.Go(func() { out.copy(pipes[0], h) })
+	copies.Go(func() { errs.copy(pipes[1], h) })
 	err = cmd.Wait()
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it has left behind; mostly nothing
-	close(exited)
-	for i := range 2 {
-		_ = pipes[i].SetReadDeadline(time.Now().Add(heldFor)) // a pipe has deadlines
-	}
+	h.exited(pipes[0], pipes[1])
 	copies.Wait()
 	return err
 }
@@ -256,6 +259,38 @@ func (l *link) fail(e *sandboxv1.Exec, message string) {
 	l.sendFrame(&sandboxv1.WorkerFrame{Msg: &sandboxv1.WorkerFrame_Error{Error: &sandboxv1.ExecError{ReqId: e.GetReqId(), Message: message}}})
 }
 
+// held says how long an output is waited for that a process may hold which its command has left behind.
+type held struct {
+	quiet, atMost time.Duration
+
+	mu    sync.Mutex // guards the field below
+	until time.Time  // when the longest wait is over; zero while the command runs
+}
+
+// exited begins to count.
+func (h *held) exited(pipes ...*os.File) {
+	h.mu.Lock()
+	h.until = time.Now().Add(h.atMost)
+	h.mu.Unlock()
+	for _, r := range pipes {
+		h.wait(r)
+	}
+}
+
+// wait gives the holder of a pipe time for its next chunk.
+func (h *held) wait(r *os.File) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.until.IsZero() {
+		return
+	}
+	by := time.Now().Add(h.quiet)
+	if by.After(h.until) {
+		by = h.until
+	}
+	_ = r.SetReadDeadline(by) // a pipe has deadlines; this one may be closed, at its end
+}
+
 // output is one of a command's two outputs.
 type output struct {
 	link   *link
@@ -265,20 +300,41 @@ type output struct {
 	buf    []byte // of a command that does not stream
 }
 
-// copy takes what comes. Once the command has exited, each wait for more is bounded.
-func (o *output) copy(r *os.File, exited <-chan struct{}) {
+// copy takes what comes, to its end; or, once the command has exited, until the holder of the pipe is given up.
+func (o *output) copy(r *os.File, h *held) {
 	buf := make([]byte, maxChunk)
 	for {
 		n, err := r.Read(buf)
 		o.write(buf[:n])
-		if err != nil {
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			o.rest(r, buf)
+			return
+		case err != nil:
 			return
 		}
-		select {
-		case <-exited:
-			_ = r.SetReadDeadline(time.Now().Add(heldFor)) // a pipe has deadlines
-		default:
+		h.wait(r)
+	}
+}
+
+// rest takes what is in a pipe that is still held, without waiting. A deadline says only that time has passed, which it
+// does also while this process does not come to read: the command's own words may be there yet.
+func (o *output) rest(r *os.File, buf []byte) {
+	raw, err := r.SyscallConn()
+	if err != nil || r.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	for taken := 0; taken < pipeHolds; { // the holder may go on writing
+		n := 0
+		err := raw.Read(func(fd uintptr) bool {
+			n, err = syscall.Read(int(fd), buf)
+			return true
+		})
+		if err != nil || n <= 0 {
+			return
 		}
+		o.write(buf[:n])
+		taken += n
 	}
 }
 

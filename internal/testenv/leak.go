@@ -12,10 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Main runs a package's tests and fails when they leave goroutines or child processes behind.
-func Main(m *testing.M) {
+// Main runs a package's tests, then what is to be cleaned up after all of them, and fails when they leave goroutines or
+// child processes behind.
+func Main(m *testing.M, after ...func()) {
 	_ = unix.CloseRange(3, ^uint(0), unix.CLOSE_RANGE_CLOEXEC) // what go test was started with is nobody's business
 	code := m.Run()
+	for _, f := range after {
+		f()
+	}
 	if code == 0 {
 		if err := leftovers(); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -236,6 +236,7 @@ func Run(ctx context.Context, name string, args []string, getenv func(string) st
 	settings := o.settings()
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
+	stdio := fs.Bool("stdio", false, stdioHelp)
 	showVersion := fs.Bool("version", false, "print the version and exit")
 	for _, s := range settings {
 		fs.Var(s, s.name, s.help)
@@ -264,6 +265,9 @@ func Run(ctx context.Context, name string, args []string, getenv func(string) st
 		return fail(stderr, name, exitUsage, err)
 	}
 	o.cfg.Version, o.cfg.OwnProcess = version, true
+	if *stdio {
+		return o.stdio(ctx, name, stderr)
+	}
 	if o.cfg.StateDir == "" {
 		o.cfg.StateDir = stateDir(getenv)
 	}
@@ -375,6 +379,7 @@ Each flag can be set by the environment variable beside it instead.
 	for _, s := range settings {
 		_, _ = fmt.Fprintf(w, "  --%-16s %-24s %s\n", s.name, s.env(), s.help)
 	}
+	_, _ = fmt.Fprintf(w, "  --%-16s %-24s %s\n", "stdio", "", stdioHelp)
 	_, _ = fmt.Fprintf(w, "  --%-16s %-24s %s\n", "version", "", "print the version and exit")
 }
 

@@ -23,6 +23,11 @@
 //
 // The stream tier is a line for each command: for those with input, and those whose output is wanted as it comes.
 //
+// # A worker
+//
+// [Worker] has the shell make way for workerd, where it is there or may be copied in, and speaks the protocol of the bus
+// over its standard input and output: files are native, and commands are stopped by the worker itself.
+//
 // # Stopping
 //
 // A timeout, an abort and the output limit stop a command at the far side: another process of the prefix looks for what

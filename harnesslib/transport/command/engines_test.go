@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"net"
 	"os"
@@ -99,6 +100,18 @@ func TestDocker(t *testing.T) {
 	t.Run("per call", func(t *testing.T) {
 		some(t, func() transport.Transport { return openPerCall(t, cfg) }, declaredPerCall, "stdout is bytes", "stdin is bytes", "stop by abort", "left behind", "output limit")
 	})
+	t.Run("worker", func(t *testing.T) {
+		tr := openWorker(t, command.WorkerConfig{Config: cfg, InstallWorker: workerd(t)}) // one for all: it is copied in
+		some(t, func() transport.Transport { return notClosed{tr} }, declaredWorker, "stdout is bytes", "stdin is bytes", "stop by abort", "left behind", "output limit",
+			"write and read", "list", "names", "errors of paths", "hash", "copy", "streaming", "exit codes")
+		require.Zero(t, tr.Stats().Fallbacks)
+		in := bytes.Repeat([]byte("0123456789abcde\n"), 50<<16)
+		res := run(t, tr, transport.Command{Script: "sha256sum", Stdin: bytes.NewReader(in)})
+		require.Equal(t, fmt.Sprintf("%x", sha256.Sum256(in)), strings.Fields(string(res.Stdout))[0])
+		require.NoError(t, tr.Close())
+		require.Empty(t, output(t, nil, "docker", "exec", id, "sh", "-c", "ls -d /tmp/sandbus-worker-* 2>/dev/null || true"))
+		require.NotContains(t, output(t, nil, "docker", "top", id), "workerd", "it has left with its pipe")
+	})
 	t.Run("not there", func(t *testing.T) {
 		_, err := open(t, command.Config{Prefix: []string{"docker", "exec", "-i", "sandbus-no-such-container"}}).Exec(t.Context(), transport.Command{Script: "true"})
 		require.ErrorIs(t, err, transport.ErrUnreachable)
@@ -110,6 +123,15 @@ func TestDocker(t *testing.T) {
 		require.ErrorContains(t, err, "TTY")
 	})
 	t.Run("dies", func(t *testing.T) { // the last: it is gone then
+		worker := openWorker(t, command.WorkerConfig{Config: cfg, InstallWorker: workerd(t)})
+		lost := make(chan error, 1)
+		up := &signalled{first: make(chan struct{})}
+		go func() {
+			_, err := worker.Exec(t.Context(), transport.Command{Script: "echo up; sleep 300", Stdout: up})
+			lost <- err
+		}()
+		<-up.first
+		defer func() { require.ErrorIs(t, <-lost, transport.ErrLost) }()
 		for _, c := range []transport.Command{{Script: "echo up; sleep 300", Stdout: &signalled{first: make(chan struct{})}}} {
 			go func() {
 				<-c.Stdout.(*signalled).first
@@ -120,6 +142,11 @@ func TestDocker(t *testing.T) {
 		}
 	})
 }
+
+// notClosed is one transport for several cases.
+type notClosed struct{ transport.Transport }
+
+func (notClosed) Close() error { return nil }
 
 // some runs the cases of those names.
 func some(t *testing.T, newTransport func() transport.Transport, declared transport.Declaration, names ...string) {
