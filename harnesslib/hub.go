@@ -16,10 +16,19 @@ import (
 type Config struct {
 	// URL is the hub's address, such as nats://hub:4222. Must not be empty, unless Dial is set.
 	URL string
-	// Credentials is the file with the harness's credential. One of Credentials and Token must be set.
+	// Credentials is the file with the harness's credential. One of Credentials, CredentialsCommand and Token must be set.
+	// The file is read again before the credential expires.
 	Credentials string
+	// CredentialsCommand prints the harness's credential: a program and its arguments. It is run again before the
+	// credential expires.
+	CredentialsCommand []string
 	// Token is the harness's credential itself.
 	Token string
+	// CA is a file with the certificates, in PEM form, of the authorities to trust for the hub's; empty means the
+	// system's.
+	CA string
+	// ServerName is the name that the hub's certificate must have; empty means the URL's host.
+	ServerName string
 	// Zone is where sandboxes are that are named without one; empty means "main".
 	Zone string
 	// ConnectTimeout is how long Connect goes on trying; zero means 5 s, below zero means until its context ends.
@@ -43,7 +52,7 @@ type Hub struct {
 // Connect reaches the hub. Errors: a setting that is wrong; the hub was not reached in time or refuses the
 // credential, naming its URL and how long was tried.
 func Connect(ctx context.Context, cfg Config) (*Hub, error) {
-	cred, err := credential(cfg)
+	cred, renew, err := credential(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +64,7 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 	}
 	conn, err := bus.Connect(ctx, bus.Config{
 		URL: cfg.URL, Credential: cred, ConnectTimeout: cfg.ConnectTimeout, Dial: cfg.Dial, Logger: cfg.Logger,
+		Renew: renew, CA: cfg.CA, ServerName: cfg.ServerName,
 	})
 	if err != nil {
 		return nil, err
@@ -67,16 +77,29 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 	return &Hub{conn: conn, caller: caller, zone: zone}, nil
 }
 
-func credential(cfg Config) (bus.Credential, error) {
-	switch {
-	case cfg.Token != "" && cfg.Credentials != "":
-		return bus.Credential{}, errors.New("credential: both a token and a file are set, want one")
-	case cfg.Token != "":
-		return bus.ParseCredential(cfg.Token)
-	case cfg.Credentials != "":
-		return bus.LoadCredential(cfg.Credentials)
+// credential settles who the harness is, and where a newer credential comes from.
+func credential(ctx context.Context, cfg Config) (cred bus.Credential, renew func(context.Context) (bus.Credential, error), err error) {
+	set := 0
+	for _, is := range []bool{cfg.Token != "", cfg.Credentials != "", len(cfg.CredentialsCommand) > 0} {
+		if is {
+			set++
+		}
 	}
-	return bus.Credential{}, errors.New("credential: there is none, want Credentials (a file) or Token")
+	switch {
+	case set > 1:
+		return cred, nil, errors.New("credential: several of a token, a file and a command are set, want one")
+	case cfg.Token != "":
+		cred, err = bus.ParseCredential(cfg.Token)
+		return cred, nil, err
+	case cfg.Credentials != "":
+		renew = func(context.Context) (bus.Credential, error) { return bus.LoadCredential(cfg.Credentials) }
+	case len(cfg.CredentialsCommand) > 0:
+		renew = bus.CommandCredential(cfg.CredentialsCommand, bus.RunCommand)
+	default:
+		return cred, nil, errors.New("credential: there is none, want Credentials (a file), CredentialsCommand or Token")
+	}
+	cred, err = renew(ctx)
+	return cred, renew, err
 }
 
 // Close ends the connection; calls that are under way fail. It may be called twice.

@@ -1,6 +1,7 @@
 package workerd
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,6 +20,12 @@ type Config struct {
 	URL string
 	// Credential must be a sandbox's; it gives zone and sandbox id.
 	Credential bus.Credential
+	// Renew gives a newer credential before the present one expires, see bus.Config; nil means that there is none.
+	Renew func(context.Context) (bus.Credential, error)
+	// CA is a file with the certificates of the authorities to trust for the hub's; empty means the system's.
+	CA string
+	// ServerName is the name that the hub's certificate must have; empty means the URL's host.
+	ServerName string
 	// Dial connects to a hub in this process instead of URL; nil means URL.
 	Dial func() (net.Conn, error)
 	// ConnectTimeout is how long to try to reach the hub at the start; zero means for ever.

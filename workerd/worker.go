@@ -69,6 +69,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	lost := make(chan error, 1)
 	conn, err := bus.Connect(ctx, bus.Config{
 		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
+		Renew: w.cfg.Renew, CA: w.cfg.CA, ServerName: w.cfg.ServerName,
 		OnClosed: tell(lost),
 		OnDenied: tell(lost),
 	})

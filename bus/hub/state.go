@@ -7,17 +7,44 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbus/sandbus/bus"
+	"github.com/sandbus/sandbus/bus/auth"
 )
 
 // State is what a running hub leaves in its directory, for other programs of the same user.
 type State struct {
 	URL string `json:"url"`
-	Key string `json:"key"` // the minter's: whoever reads it may be anybody at this hub
+	Key string `json:"key,omitempty"` // the minter's: whoever reads it may be anybody at this hub
 	PID int    `json:"pid"`
+	// Keys is the directory of the operator's keys that the hub trusts instead of a key of its own.
+	Keys           string `json:"keys,omitempty"`
+	CA             string `json:"ca,omitempty"`          // file of the authorities to trust for the hub's certificate
+	ServerName     string `json:"server_name,omitempty"` // that its certificate has
+	InsecureNoAuth bool   `json:"insecure_no_auth,omitempty"`
+}
+
+// Issuer makes credentials for a hub.
+type Issuer interface {
+	Issue(id bus.Identity) (bus.Credential, error)
+}
+
+// keysIssuer makes credentials of an operator for programs of this machine.
+type keysIssuer struct{ keys *auth.Keys }
+
+// commandLife is how long the credential of one command of a harness lives: each is entered into the register.
+const commandLife = 24 * time.Hour
+
+// Issue implements Issuer: a harness gets a credential for a day, all others one without end.
+func (k *keysIssuer) Issue(id bus.Identity) (bus.Credential, error) {
+	var ttl time.Duration
+	if id.Role == bus.RoleHarness {
+		ttl = commandLife
+	}
+	return k.keys.Issue(auth.DefaultTenant, id, ttl)
 }
 
 const (
@@ -39,6 +66,14 @@ func DefaultDir() (string, error) {
 		return "", fmt.Errorf("no place for the hub's state: %w; set SANDBUS_STATE_DIR", err)
 	}
 	return filepath.Join(home, ".local", "state", "sandbus"), nil
+}
+
+// absolute is a path as programs in other directories find it.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
 }
 
 // stateDir is a directory that this process has locked.
@@ -91,8 +126,9 @@ func (s *stateDir) release() {
 	_ = s.lock.Close()                             // releases the lock
 }
 
-// Find returns the state of the hub that runs on a directory, and whether there is one.
-func Find(dir string) (State, *bus.Minter, bool, error) {
+// Find returns the state of the hub that runs on a directory, with who issues credentials for it, and whether there is
+// one.
+func Find(dir string) (State, Issuer, bool, error) {
 	b, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return State{}, nil, false, nil
@@ -107,6 +143,13 @@ func Find(dir string) (State, *bus.Minter, bool, error) {
 	var st State
 	if err := json.Unmarshal(b, &st); err != nil {
 		return State{}, nil, false, fmt.Errorf("hub state %s: %w", filepath.Join(dir, stateFile), err)
+	}
+	if st.Keys != "" {
+		keys, err := auth.Open(st.Keys, "")
+		if err != nil {
+			return State{}, nil, false, fmt.Errorf("hub state %s: %w", filepath.Join(dir, stateFile), err)
+		}
+		return st, &keysIssuer{keys}, true, nil
 	}
 	m, err := bus.ParseMinter(st.Key)
 	if err != nil {

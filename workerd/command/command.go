@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
@@ -18,11 +19,12 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/workerd"
+	"github.com/sandbus/sandbus/workerd/proc"
 )
 
-// Local finds a hub on this machine, for a worker that was told of none: its URL and a credential for the sandbox.
-// ok is false when there is none.
-type Local func(zone bus.Zone, id bus.SandboxID) (url string, cred bus.Credential, ok bool, err error)
+// Local finds a hub on this machine, for a worker that was told of none, and sets how to reach it and a credential for
+// the sandbox. ok is false when there is none.
+type Local func(cfg *workerd.Config, zone bus.Zone, id bus.SandboxID) (ok bool, err error)
 
 // Exit statuses.
 const (
@@ -30,10 +32,11 @@ const (
 	exitUsage  = 2
 )
 
-// setting is a flag that also has an environment variable, SANDBUS_ and its name in capitals.
+// setting is a flag that also has an environment variable.
 type setting struct {
 	name, help string
 	set        func(string) error
+	variable   string // empty means SANDBUS_ and the name in capitals
 	value      string // as it was given, for messages
 }
 
@@ -45,6 +48,9 @@ func (s *setting) Set(v string) error {
 }
 
 func (s *setting) env() string {
+	if s.variable != "" {
+		return s.variable
+	}
 	return "SANDBUS_" + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
 }
 
@@ -54,6 +60,8 @@ type options struct {
 	zone             bus.Zone
 	id               bus.SandboxID
 	credsFile, token string
+	credsCommand     []string
+	insecure         bool
 	level            slog.Level
 }
 
@@ -73,6 +81,12 @@ func (o *options) settings() []*setting {
 		}},
 		{name: "creds", help: "file with the sandbox's credential", set: text(&o.credsFile)},
 		{name: "token", help: "the credential itself; set it in the environment, where ps does not show it", set: text(&o.token)},
+		{name: "creds-command", help: "program that prints the credential, words separated by spaces, run without a shell and again before the credential expires", set: func(v string) error {
+			o.credsCommand = strings.Fields(v)
+			return nil
+		}},
+		{name: "tls-ca", variable: "SANDBUS_CA", help: "file with the certificates of the authorities to trust for the hub's (default: the system's)", set: text(&o.cfg.CA)},
+		{name: "insecure-no-auth", help: "show no credential, to a hub that believes everybody: true or false (default false)", set: boolean(&o.insecure)},
 		{name: "dir", help: "where relative paths and commands begin (default: the current directory)", set: text(&o.cfg.Dir)},
 		{name: "root", help: "confine file operations to this directory; commands are not confined (default: not at all)", set: text(&o.cfg.Root)},
 		{name: "read-only", help: "refuse file operations that change something: true or false (default false)", set: boolean(&o.cfg.ReadOnly)},
@@ -183,8 +197,12 @@ func Run(ctx context.Context, name string, args []string, getenv func(string) st
 		debug.SetGCPercent(400)
 	}
 	o.cfg.Logger = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: o.level}))
-	if err := o.credential(local); err != nil {
-		return fail(stderr, name, exitUsage, err)
+	if err := o.credential(ctx, local); err != nil {
+		status := exitUsage
+		if _, bad := errors.AsType[*credentialError](err); bad {
+			status = exitFailed
+		}
+		return fail(stderr, name, status, err)
 	}
 	w, err := workerd.New(o.cfg)
 	if err != nil {
@@ -236,26 +254,49 @@ Each flag can be set by the environment variable beside it instead.
 	_, _ = fmt.Fprintf(w, "  --%-16s %-24s %s\n", "version", "", "print the version and exit")
 }
 
+// credentialError is a credential that cannot be used, as opposed to a setting that is missing.
+type credentialError struct{ err error }
+
+func (e *credentialError) Error() string { return e.err.Error() }
+func (e *credentialError) Unwrap() error { return e.err }
+
 // credential settles who the worker is, and takes secrets out of the environment that children would get.
-func (o *options) credential(local Local) (err error) {
+func (o *options) credential(ctx context.Context, local Local) (err error) {
 	_ = os.Unsetenv("SANDBUS_TOKEN") // fails for an empty name only
+	set := 0
+	for _, is := range []bool{o.token != "", o.credsFile != "", len(o.credsCommand) > 0, o.insecure} {
+		if is {
+			set++
+		}
+	}
 	switch {
-	case o.token != "" && o.credsFile != "":
-		return errors.New("both a token and a credential file are set: want one")
+	case set > 1:
+		return errors.New("several of a token, a credential file, a credential command and insecure-no-auth are set: want one")
 	case o.token != "":
 		o.cfg.Credential, err = bus.ParseCredential(o.token)
 	case o.credsFile != "":
-		o.cfg.Credential, err = bus.LoadCredential(o.credsFile)
+		o.cfg.Renew = func(context.Context) (bus.Credential, error) { return bus.LoadCredential(o.credsFile) }
+		o.cfg.Credential, err = o.cfg.Renew(ctx)
+	case len(o.credsCommand) > 0:
+		o.cfg.Renew = bus.CommandCredential(o.credsCommand, runChild)
+		o.cfg.Credential, err = o.cfg.Renew(ctx)
+	case o.insecure && o.id == "":
+		return errNoID
+	case o.insecure:
+		o.cfg.Credential, err = bus.Anonymous(bus.Identity{Role: bus.RoleSandbox, Zone: o.zone, Name: string(o.id)})
 	case local != nil && o.cfg.URL == "":
 		return o.findLocal(local)
 	default:
 		return errors.New("no credential: set --creds or SANDBUS_CREDS to its file, or SANDBUS_TOKEN to its text")
 	}
 	if err != nil {
-		return err
+		return &credentialError{err}
+	}
+	if id := o.cfg.Credential.Identity(); id.Role != bus.RoleSandbox {
+		return &credentialError{fmt.Errorf("credential: it is a %s's, want a sandbox's", id.Role)}
 	}
 	if id := o.cfg.Credential.Identity(); o.id != "" && string(o.id) != id.Name {
-		return fmt.Errorf("sandbox id %q: the credential is for %q", o.id, id.Name)
+		return &credentialError{fmt.Errorf("sandbox id %q: the credential is for %q", o.id, id.Name)}
 	}
 	if o.cfg.URL == "" {
 		return errors.New("no hub: set --url or SANDBUS_URL to its address, such as nats://hub:4222")
@@ -263,17 +304,26 @@ func (o *options) credential(local Local) (err error) {
 	return nil
 }
 
+var errNoID = errors.New("no sandbox id: set --sandbox-id or SANDBUS_SANDBOX_ID")
+
+// runChild runs a program in a process that reaps orphans.
+func runChild(cmd *exec.Cmd) error {
+	if err := proc.StartChild(cmd); err != nil {
+		return err
+	}
+	return proc.WaitChild(cmd)
+}
+
 func (o *options) findLocal(local Local) error {
 	if o.id == "" {
-		return errors.New("no sandbox id: set --sandbox-id or SANDBUS_SANDBOX_ID")
+		return errNoID
 	}
-	url, cred, ok, err := local(o.zone, o.id)
+	ok, err := local(&o.cfg, o.zone, o.id)
 	if err != nil {
 		return err
 	}
 	if !ok {
 		return errors.New("no hub: none runs on this machine (sandbus hub); set --url and --creds for one elsewhere")
 	}
-	o.cfg.URL, o.cfg.Credential = url, cred
 	return nil
 }
