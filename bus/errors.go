@@ -24,6 +24,9 @@ var (
 	ErrReplaced = errors.New("the op was asked for again on another reply subject")
 	// ErrDenied says that the hub refuses a subject to this identity.
 	ErrDenied = errors.New("the hub refuses it to this credential")
+	// ErrFenced says that a lease gives no right any more: the request did not run, or what ran was ended with the lease.
+	// An *[Error] of CODE_FENCED is it.
+	ErrFenced = errors.New("fenced: the lease has ended")
 	// ErrPublish says that the client is not connected, so that a message could not be sent.
 	ErrPublish = errors.New("not connected to the hub")
 )
@@ -49,6 +52,11 @@ func (e *Error) Error() string {
 		return e.Message
 	}
 	return strings.ToLower(strings.TrimPrefix(e.Code.String(), "CODE_"))
+}
+
+// Is knows the condition of a code that has one.
+func (e *Error) Is(target error) bool {
+	return target == ErrFenced && e.Code == sandbusv1.Code_CODE_FENCED
 }
 
 // Errorf makes an error of a code.

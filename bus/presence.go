@@ -47,7 +47,10 @@ var ErrUnknownSandbox = errors.New("unknown sandbox: no live worker has that id"
 func presenceKey(z Zone, id SandboxID) string { return string(z) + "." + string(id) }
 
 // Directory reads presence.
-type Directory struct{ kv jetstream.KeyValue }
+type Directory struct {
+	conn *Conn
+	kv   jetstream.KeyValue
+}
 
 // OpenDirectory finds the presence bucket. Errors: there is none (no registrar runs), the context's.
 func OpenDirectory(ctx context.Context, conn *Conn) (*Directory, error) {
@@ -59,7 +62,7 @@ func OpenDirectory(ctx context.Context, conn *Conn) (*Directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("presence bucket (does a registrar run at this hub?): %w", err)
 	}
-	return &Directory{kv: kv}, nil
+	return &Directory{conn: conn, kv: kv}, nil
 }
 
 // Lookup finds the live worker of a sandbox. Errors: ErrUnknownSandbox, the context's.

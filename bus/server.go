@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -29,6 +30,7 @@ type Server struct {
 	handlers map[string]handler
 	controls map[string]func(OpID, *Request)
 	onAbort  func(OpID) string
+	admit    func(*Request, string) (context.Context, error)
 	sub      *nats.Subscription
 	seed     maphash.Seed
 	life     context.Context //nolint:containedctx // the server's own life, ended by Stop
@@ -48,6 +50,7 @@ type handler struct {
 	isOp  bool // can be aborted from its arrival on
 	quick bool // runs where messages are taken
 	again bool // the same op may come again
+	late  bool // is served while the server drains
 }
 
 // NewServer makes a server for a target on a connection. A nil logger discards.
@@ -92,6 +95,9 @@ func serveMessage[PReq requestMessage, PResp proto.Message](r *Request, req PReq
 	}
 	resp, err := serve(ctx, req)
 	if err != nil {
+		if cause := context.Cause(ctx); errors.Is(cause, ErrFenced) {
+			err = cause // whatever the handler made of it
+		}
 		r.Fail(err)
 		return
 	}
@@ -137,12 +143,24 @@ func HandleControl[Req, Resp any, PReq interface {
 // "" for unknown. It may be called before Start only.
 func (s *Server) OnAbort(f func(OpID) string) { s.onAbort = f }
 
+// Admit registers who decides whether a request may run under the lease that it names (empty for none). It is asked once
+// for each request, by Decode, and must not wait. The request's context ends with the life that it returns, when that is
+// not nil, and with the same cause. It may be called before Start only.
+func (s *Server) Admit(f func(r *Request, lease string) (life context.Context, err error)) {
+	s.admit = f
+}
+
 // HandleQuick registers a verb that mostly takes microseconds. serve runs on the goroutine that takes the messages, one
 // after the other, which spares a change of goroutines and lets answers leave together; when it does take long, another
 // goroutine takes over the messages behind it. What surely waits (for a disk, for credit) goes on in Detach. Such a
 // request can be aborted from the moment on at which it opens a stream, and says that it lives from Detach on.
 func (s *Server) HandleQuick(verb string, serve func(*Request)) {
 	s.handlers[verb] = handler{serve: serve, quick: true}
+}
+
+// HandleLate is HandleQuick for a verb that is served also while the server drains.
+func (s *Server) HandleLate(verb string, serve func(*Request)) {
+	s.handlers[verb] = handler{serve: serve, quick: true, late: true}
 }
 
 // HandleInOrder registers a verb whose requests count in the order of their arrival: serve runs as with HandleQuick, but
@@ -194,7 +212,7 @@ func (s *Server) resend() {
 // Load is how many requests are under way.
 func (s *Server) Load() int { return len(s.slots) }
 
-// Drain refuses new requests from now on; those under way, their streams and controls go on.
+// Drain refuses new requests from now on, but for those of HandleLate; those under way, their streams and controls go on.
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // lastWords is how long the ends of ops that Stop has ended may take to be acknowledged.
@@ -259,7 +277,7 @@ func (s *Server) receive(m *nats.Msg) {
 		r.Fail(Errorf(sandbusv1.Code_CODE_UNKNOWN_VERB, "verb %.80q: this worker does not serve it", rest))
 		return
 	}
-	if s.draining.Load() {
+	if s.draining.Load() && !h.late {
 		r.Fail(Errorf(sandbusv1.Code_CODE_DRAINING, "the worker is stopping: it accepts nothing new"))
 		return
 	}
@@ -494,6 +512,9 @@ type Request struct {
 	detached  bool
 	again     bool
 	unnamed   bool // Op is one that we made up
+	// right is the life of the lease that the request runs under; nil means none. outlived ends the watch of it.
+	right    context.Context //nolint:containedctx // the lease's own life
+	outlived func() bool
 }
 
 type requestMessage interface {
@@ -537,7 +558,17 @@ func (r *Request) registerAs(id OpID) (goesOn bool, err error) {
 		cancel(ErrAborted)
 	}
 	s.ops[id] = r.op
+	r.watchRight()
 	return false, nil
+}
+
+// watchRight has the op end with the lease that it runs under.
+func (r *Request) watchRight() {
+	if r.right == nil || r.op == nil {
+		return
+	}
+	op, right := r.op, r.right
+	r.outlived = context.AfterFunc(right, func() { op.cancel(context.Cause(right)) })
 }
 
 // tellReplaced tells the one who asked before; nobody may be there any more.
@@ -574,6 +605,9 @@ func (r *Request) finish() {
 	r.quiet()
 	if r.stop != nil {
 		r.stop()
+	}
+	if r.outlived != nil {
+		r.outlived()
 	}
 	if r.op == nil {
 		return
@@ -613,7 +647,7 @@ func (r *Request) stillHere() {
 var errDeadline = Errorf(sandbusv1.Code_CODE_TIMED_OUT, "the request's deadline is over")
 
 // Decode reads the message and returns the request's context, which ends on abort, deadline and Stop. Errors:
-// *[Error] with CODE_INVALID.
+// *[Error] with CODE_INVALID, and that of Admit.
 func (r *Request) Decode(m requestMessage) (context.Context, error) {
 	if err := unmarshal(r.msg.Data, r.json, m); err != nil {
 		return nil, Errorf(sandbusv1.Code_CODE_INVALID, "verb %s: the payload is no %s: %v", r.Verb, m.ProtoReflect().Descriptor().FullName(), err)
@@ -633,6 +667,14 @@ func (r *Request) Decode(m requestMessage) (context.Context, error) {
 				return nil, err
 			}
 		}
+	}
+	if admit := r.srv.admit; admit != nil {
+		right, err := admit(r, meta.GetLease())
+		if err != nil {
+			return nil, err
+		}
+		r.right = right
+		r.watchRight()
 	}
 	ctx := r.Context()
 	if d := meta.GetDeadlineMs(); d > 0 && d < int64(maxDeadline/time.Millisecond) {

@@ -28,6 +28,7 @@ type Stream struct {
 	watchdog *time.Timer
 	closed   bool
 	answer   []byte // the message that came instead of a stream
+	unbind   func() bool
 	repeat   func() // sends the request again; nil when that is not safe, or not needed any more
 }
 
@@ -184,6 +185,9 @@ func (s *Stream) checkSilence() {
 	s.fail(fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, s.op, silenceLimit))
 }
 
+// Target is the worker instance that was asked.
+func (s *Stream) Target() Target { return s.target }
+
 // Op is the request's name.
 func (s *Stream) Op() OpID { return s.op }
 
@@ -229,5 +233,20 @@ func (s *Stream) Close() {
 	if s.watchdog != nil {
 		s.watchdog.Stop()
 	}
+	if s.unbind != nil {
+		s.unbind()
+	}
 	s.fail(ErrClosed)
+}
+
+// Bind ends the stream when ctx does: Next and the methods that send return its cause then. It does not end the op at the
+// worker. It may be called once.
+func (s *Stream) Bind(ctx context.Context) {
+	unbind := context.AfterFunc(ctx, func() { s.fail(context.Cause(ctx)) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unbind = unbind
+	if s.closed {
+		unbind()
+	}
 }

@@ -308,7 +308,10 @@ var errUnconfirmed = fmt.Errorf("%w: the abort was not confirmed within %s", Err
 
 // abort asks for an op's end, and ends the call when that is not confirmed in time.
 func (s *Sandbox) abort(call context.Context, t bus.Target, op bus.OpID, giveUp context.CancelCauseFunc) {
-	limit := time.AfterFunc(abortWindow, func() { giveUp(errUnconfirmed) })
+	limit := time.AfterFunc(abortWindow, func() {
+		s.unheard(t)
+		giveUp(errUnconfirmed)
+	})
 	context.AfterFunc(call, func() { limit.Stop() })
 	ask, cancel := context.WithTimeout(call, abortWindow)
 	defer cancel()
@@ -446,6 +449,9 @@ func (c *Cmd) next(st *bus.Stream) (bus.Frame, error) {
 	_ = st.Abort(limit, "the caller's context ended") // what counts is the op's own end
 	for {
 		f, err := st.Next(limit)
+		if errors.Is(err, errUnconfirmed) {
+			c.sb.unheard(st.Target())
+		}
 		if err != nil || f.Kind == bus.FrameEnd || f.Kind == bus.FrameStarted {
 			return f, err
 		}
@@ -519,7 +525,7 @@ func (c *Cmd) take() error {
 			continue
 		}
 		if err != nil {
-			return execError(err)
+			return execError(c.sb.hub.caller.lease.noted(err))
 		}
 		if f.Kind == bus.FrameEnd {
 			return c.finish(f)

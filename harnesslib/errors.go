@@ -194,6 +194,8 @@ func (e *remoteError) Is(target error) bool {
 		return e.code == sandbusv1.Code_CODE_CONFLICT
 	case ErrTooLarge:
 		return e.code == sandbusv1.Code_CODE_TOO_LARGE
+	case ErrFenced:
+		return e.code == sandbusv1.Code_CODE_FENCED
 	case ErrNotRegular:
 		return e.code == sandbusv1.Code_CODE_NOT_REGULAR
 	}

@@ -44,6 +44,12 @@ type Hub struct {
 	conn   *bus.Conn
 	caller *bus.Caller
 	zone   bus.Zone
+	pool   *pool
+
+	life      context.Context //nolint:containedctx // the hub's own life, ended by Close
+	end       context.CancelCauseFunc
+	follow    sync.Once      // begins to follow presence
+	following sync.WaitGroup // whoever does
 
 	mu  sync.Mutex // guards the field below
 	dir *bus.Directory
@@ -74,7 +80,9 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &Hub{conn: conn, caller: caller, zone: zone}, nil
+	h := &Hub{conn: conn, caller: caller, zone: zone, pool: newPool(leaseDesk{caller})}
+	h.life, h.end = context.WithCancelCause(context.Background())
+	return h, nil
 }
 
 // credential settles who the harness is, and where a newer credential comes from.
@@ -102,8 +110,11 @@ func credential(ctx context.Context, cfg Config) (cred bus.Credential, renew fun
 	return cred, renew, err
 }
 
-// Close ends the connection; calls that are under way fail. It may be called twice.
+// Close ends the leases and the connection; calls that are under way fail. It may be called twice.
 func (h *Hub) Close() {
+	h.pool.close()
+	h.end(bus.ErrClosed)
+	h.following.Wait()
 	h.caller.Close()
 	h.conn.Close()
 }
@@ -143,12 +154,12 @@ func (h *Hub) Sandbox(id string) (*Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sandbox{hub: h, zone: h.zone, id: sid}, nil
+	return &Sandbox{hub: access{h, caller{bus: h.caller}}, zone: h.zone, id: sid}, nil
 }
 
 // Sandbox is a place where commands run.
 type Sandbox struct {
-	hub  *Hub
+	hub  access
 	zone bus.Zone
 	id   bus.SandboxID
 
@@ -202,8 +213,11 @@ func (s *Sandbox) moved(ctx context.Context, old bus.Target) (t bus.Target, ok b
 }
 
 // do runs a request at the sandbox's instance, and once more at its successor when the hub says that nobody answers
-// there any more: then nothing has run.
+// there any more: then nothing has run. A lease has no successor: it ends with the instance.
 func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error {
+	if s.hub.caller.lease != nil {
+		return s.doLeased(request)
+	}
 	t, err := s.locate(ctx)
 	if err != nil {
 		return err
@@ -222,6 +236,25 @@ func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error 
 		}
 	}
 	if errors.Is(err, bus.ErrPeerSilent) {
+		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
+	}
+	return err
+}
+
+// doLeased is do under a lease.
+func (s *Sandbox) doLeased(request func(bus.Target) error) error {
+	l := s.hub.caller.lease
+	err := l.noted(request(s.target))
+	if errors.Is(err, bus.ErrNoResponders) {
+		if l.confirmGone(false); l.Cause() != nil {
+			return l.Cause()
+		}
+		err = request(s.target)
+	}
+	switch {
+	case errors.Is(err, bus.ErrNoResponders):
+		return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
+	case errors.Is(err, bus.ErrPeerSilent):
 		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
 	}
 	return err

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandbus/sandbus/bus"
+	"github.com/sandbus/sandbus/workerd/leases"
 	"github.com/sandbus/sandbus/workerd/proc"
 )
 
@@ -49,6 +50,11 @@ type Config struct {
 	SessionIdle time.Duration
 	// Slots is how many leases are granted at once; zero means one per CPU.
 	Slots int
+	// RequireLease refuses requests without a lease; false means that who has none is served too.
+	RequireLease bool
+	// LeaseKeep is for how long sessions and detached execs outlive the last lease of the harness that left them; zero means
+	// 10 min.
+	LeaseKeep time.Duration
 	// Labels are the operator's own marks, at most 64 with names of at most 64 and values of at most 256 bytes.
 	Labels map[string]string
 	// Image names what the sandbox was made from, at most 256 bytes; empty means unknown.
@@ -136,11 +142,14 @@ func (c *Config) check() error {
 	if c.SessionIdle == 0 {
 		c.SessionIdle = 10 * time.Minute
 	}
-	if c.Slots < 0 || c.Slots > 65535 {
+	if c.Slots < 0 || c.Slots > leases.MaxSlots {
 		return fmt.Errorf("slots %d: want 1 to 65535, or 0 for one per CPU", c.Slots)
 	}
 	if c.Slots == 0 {
 		c.Slots = runtime.NumCPU()
+	}
+	if c.LeaseKeep < 0 {
+		return fmt.Errorf("lease keep %s: want more than 0, or 0 for %s", c.LeaseKeep, leases.DefaultKeep)
 	}
 	if c.StopGrace < 0 {
 		return fmt.Errorf("stop grace %s: want 0 or more", c.StopGrace)

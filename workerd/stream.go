@@ -47,6 +47,10 @@ func (w *Worker) startExec(req *bus.Request) {
 		req.Fail(err)
 		return
 	}
+	if cause := context.Cause(ctx); errors.Is(cause, bus.ErrFenced) { // in this moment
+		req.Fail(cause)
+		return
+	}
 	if errors.Is(context.Cause(ctx), bus.ErrAborted) { // before it came
 		req.EndStream(out, &sandbusv1.StreamEnd{Outcome: &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_ABORTED}})
 		return
@@ -85,6 +89,9 @@ func (w *Worker) attachExec(req *bus.Request) {
 		return
 	}
 	e, err := w.findExec(bus.OpID(m.GetExecId()))
+	if err == nil && e.Owner() != "" && e.Owner() != string(req.Harness) {
+		err = bus.Errorf(sandbusv1.Code_CODE_PERMISSION, "exec %s: it was started under a lease of harness %s, whose alone its output is", e.ID(), e.Owner())
+	}
 	if err == nil && m.GetOffset() < 0 {
 		err = invalid("offset %d: want 0 or more", m.GetOffset())
 	}
@@ -179,7 +186,8 @@ func (v *view) serve(ctx context.Context) {
 	if !v.attached {
 		// An abort of the exec's own op ends the exec; one of a stream that is attached to it ends that stream.
 		stop := context.AfterFunc(ctx, func() {
-			if errors.Is(context.Cause(ctx), bus.ErrAborted) {
+			cause := context.Cause(ctx)
+			if errors.Is(cause, bus.ErrAborted) || errors.Is(cause, bus.ErrFenced) && !v.exec.Detached() {
 				v.exec.Abort()
 			}
 		})
@@ -308,6 +316,10 @@ func (v *view) gather(ctx context.Context, r *execs.Reader, wait time.Duration) 
 // finish sends the end. Nobody is left to wait for the exec when its starter's stream has broken: then it ends, unless
 // somebody else reads it or it was detached.
 func (v *view) finish(ctx context.Context, err error) {
+	if cause := context.Cause(ctx); errors.Is(cause, bus.ErrFenced) {
+		v.req.Fail(cause) // whoever has lost the lease may not be there to acknowledge an end
+		return
+	}
 	if err != nil {
 		if v.owner && !errors.Is(err, bus.ErrReplaced) && v.exec.Log.Readers() <= 1 {
 			v.exec.Abort()
@@ -356,6 +368,9 @@ func (v *view) feed(ctx context.Context) {
 // spec checks a request and says what it asks for.
 func (w *Worker) spec(req *bus.Request, m *sandbusv1.ExecStartRequest) (s execs.Spec, err error) {
 	s = execs.Spec{ID: string(req.Op), Stdin: m.GetStdin(), Spool: m.GetSpool(), Detach: m.GetDetach(), Memory: m.GetMemoryLimit()}
+	if s.Lease = m.GetMeta().GetLease(); s.Lease != "" {
+		s.Owner = string(req.Harness)
+	}
 	if s.ID == "" || m.GetMeta().GetOp() == "" {
 		return s, invalid("an exec needs an op: it is the exec's id")
 	}

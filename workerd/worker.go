@@ -14,6 +14,7 @@ import (
 	"github.com/sandbus/sandbus/workerd/dial"
 	"github.com/sandbus/sandbus/workerd/execs"
 	"github.com/sandbus/sandbus/workerd/files"
+	"github.com/sandbus/sandbus/workerd/leases"
 	"github.com/sandbus/sandbus/workerd/proc"
 	"github.com/sandbus/sandbus/workerd/search"
 	"github.com/sandbus/sandbus/workerd/shell"
@@ -27,6 +28,7 @@ type Worker struct {
 	shells   *shell.Pool
 	sessions *shell.Sessions
 	execs    *execs.Manager
+	leases   *leases.Table
 	files    *files.Root
 	dial     *dial.Dialer
 	search   *search.Root
@@ -104,6 +106,11 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		}
 		defer w.sessions.CloseAll()
 	}
+	w.leases, err = leases.NewTable(leases.Config{Slots: w.cfg.Slots, Keep: w.cfg.LeaseKeep, Ended: w.leaseEnded, Left: w.holderLeft})
+	if err != nil {
+		return err
+	}
+	defer w.leases.Close()
 	srv := bus.NewServer(conn, w.target, w.cfg.Logger)
 	w.register(srv)
 	if err := srv.Start(); err != nil {
@@ -112,7 +119,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	var draining atomic.Bool
 	announcer := &bus.Announcer{
 		Conn: conn, Target: w.target, Hello: w.hello(), Ready: w.cfg.OnReady, Logger: w.cfg.Logger,
-		Beat: func(b *sandbusv1.Beat) { b.Load, b.Draining = int32(srv.Load()), draining.Load() },
+		Beat: func(b *sandbusv1.Beat) {
+			b.Load, b.Used, b.Draining = int32(srv.Load()), int32(w.leases.Used()), draining.Load()
+		},
 	}
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(errStopped)
@@ -202,6 +211,7 @@ func (w *Worker) register(srv *bus.Server) {
 	bus.HandleOp(srv, "fs.glob", w.search.Glob)
 	bus.HandleOp(srv, "fs.grep", w.search.Grep)
 	bus.Handle(srv, "fs.resolve", noContext(w.search.Resolve))
+	w.registerLeases(srv)
 	w.registerShell(srv)
 	srv.HandleRepeatable("exec.start", w.startExec)
 	srv.HandleStream("exec.attach", w.attachExec)
@@ -221,7 +231,7 @@ func (w *Worker) hello() *sandbusv1.Hello {
 	h := &sandbusv1.Hello{
 		Labels: w.cfg.Labels, Capabilities: []string{"files", "exec"}, Image: w.cfg.Image,
 		Arch: runtime.GOARCH, Os: runtime.GOOS, Trust: "untrusted", Slots: int32(w.cfg.Slots), Version: w.cfg.Version,
-		Features: []string{"streams.1", "shell.run", "session.open", "exec.start", "exec.attach", "terminals", "net.dial"},
+		Features: []string{"streams.1", "shell.run", "session.open", "exec.start", "exec.attach", "terminals", "net.dial", "leases"},
 	}
 	h.Capabilities = append(h.Capabilities, "dial")
 	h.Features = append(h.Features, "net.dial")

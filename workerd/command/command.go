@@ -93,6 +93,8 @@ func (o *options) settings() []*setting {
 		{name: "shell", help: "the shell's binary (default: bash, else sh)", set: text(&o.cfg.Shell)},
 		{name: "shells", help: "how many warm shells may live at once, 1 to 1024 (default: twice the CPUs, at least 4)", set: number(&o.cfg.Shells, 1024)},
 		{name: "slots", help: "how many leases are granted at once, 1 to 65535 (default: one per CPU)", set: number(&o.cfg.Slots, 65535)},
+		{name: "require-lease", help: "serve holders of leases only: true or false (default false)", set: boolean(&o.cfg.RequireLease)},
+		{name: "lease-keep", help: "how long sessions and detached commands outlive their harness's last lease, such as 30m (default 10m)", set: duration(&o.cfg.LeaseKeep)},
 		{name: "label", help: "NAME=VALUE marks, separated by commas", set: o.labels},
 		{name: "image", help: "what the sandbox was made from", set: text(&o.cfg.Image)},
 		{name: "trusted", help: "the operator vouches for the sandbox: true or false (default false)", set: boolean(&o.cfg.Trusted)},

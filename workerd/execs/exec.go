@@ -309,6 +309,10 @@ func (e *Exec) ID() string { return e.spec.ID }
 // Detached says whether nobody's absence ends the exec.
 func (e *Exec) Detached() bool { return e.spec.Detach }
 
+// Owner is the holder of the lease that the exec was started under, whose business its output is; empty means that it was
+// started under none.
+func (e *Exec) Owner() string { return e.spec.Owner }
+
 // OnTerminal says whether the exec has a terminal.
 func (e *Exec) OnTerminal() bool { return e.spec.Terminal != nil }
 

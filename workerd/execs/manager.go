@@ -170,6 +170,26 @@ func (m *Manager) List() []*sandbusv1.ExecInfo {
 	return out
 }
 
+// EndLease aborts the execs that were started under a lease, but for those that are detached.
+func (m *Manager) EndLease(lease string) {
+	m.abort(func(s *Spec) bool { return lease != "" && s.Lease == lease && !s.Detach })
+}
+
+// EndOwner aborts all execs that an owner has started under leases.
+func (m *Manager) EndOwner(owner string) {
+	m.abort(func(s *Spec) bool { return owner != "" && s.Owner == owner })
+}
+
+func (m *Manager) abort(which func(*Spec) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.execs {
+		if which(&e.spec) {
+			e.Abort()
+		}
+	}
+}
+
 // Wait returns when no exec is alive, or ctx ends.
 func (m *Manager) Wait(ctx context.Context) {
 	m.mu.Lock()
