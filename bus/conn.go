@@ -69,12 +69,16 @@ type Conn struct {
 	refused  chan error    // what the hub says of the credential, for the minder
 	accepted chan struct{} // a reconnect, for the minder
 
+	url string // the hub that was asked for, without any secret
+
 	mu        sync.Mutex // guards the fields below
 	cred      Credential
 	why       error         // why we ended it ourselves
 	connected chan struct{} // closed while connected; another one after each disconnect
+	since     time.Time     // when the connection was made, or lost, last
 	closing   bool
 	again     map[any]func() // who wants to know of a reconnect, by whoever asked
+	back      time.Time      // when the client has reconnected last; zero for never
 }
 
 // ConnectError says that no hub could be reached, or that it refused us.
@@ -90,8 +94,8 @@ func (e *ConnectError) Error() string {
 
 func (e *ConnectError) Unwrap() error { return e.Err }
 
-// Connect reaches the hub, trying again until the configured time or ctx is over; a refused credential ends it at
-// once. Errors: a setting that cannot be right; *[ConnectError], which wraps [ErrExpired], [ErrRevoked], [ErrForeign] or
+// Connect reaches the hub, trying again until the configured time or ctx is over; a refused credential, or a certificate
+// of the hub's that is not to be trusted, ends it at once. Errors: a setting that cannot be right; *[ConnectError], which wraps [ErrExpired], [ErrRevoked], [ErrForeign] or
 // [ErrRefused] when it is about the credential.
 func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if cfg.Logger == nil {
@@ -116,7 +120,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		return nil, errors.New("connect to hub: a site's credential is for a leaf node, not for a client")
 	}
 	c := &Conn{
-		id: cfg.Credential.Identity(), log: cfg.Logger, cred: cfg.Credential,
+		id: cfg.Credential.Identity(), log: cfg.Logger, cred: cfg.Credential, url: redacted(cfg.URL), since: time.Now(),
 		refused: make(chan error, 1), accepted: make(chan struct{}, 1),
 		closed: make(chan struct{}), connected: make(chan struct{}), again: map[any]func(){},
 	}
@@ -142,14 +146,21 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 // dial makes the first connection.
 func (c *Conn) dial(ctx context.Context, cfg Config, opts []nats.Option) error {
 	begin := time.Now()
+	url := cfg.URL
+	if cfg.Dial != nil {
+		url = "nats://in-process" // without TLS, whatever the hub has on its listeners
+	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		nc, err := nats.Connect(cfg.URL, opts...)
+		nc, err := nats.Connect(url, opts...)
 		if err == nil {
 			c.nc = nc
 			return nil
 		}
 		if isRefusal(err) {
 			return &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: c.whyRefused(ctx, cfg, err)}
+		}
+		if isUntrusted(err) {
+			return &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: err}
 		}
 		cfg.Logger.Debug("hub not reached", "url", redacted(cfg.URL), "error", err)
 		t := time.NewTimer(wait)
@@ -211,6 +222,7 @@ func (c *Conn) onDisconnect(err error) {
 	select {
 	case <-c.connected:
 		c.connected = make(chan struct{})
+		c.since = time.Now()
 	default:
 	}
 	if !c.closing {
@@ -225,11 +237,13 @@ func (c *Conn) onReconnect() {
 	case <-c.connected:
 	default:
 		close(c.connected)
+		c.since = time.Now()
 	}
 	select {
 	case c.accepted <- struct{}{}:
 	default:
 	}
+	c.back = time.Now()
 	c.log.Info("hub connection back")
 	for _, f := range c.again {
 		go f() // it may use the connection
@@ -290,6 +304,25 @@ func (c *Conn) MaxMessage() int { return int(c.nc.MaxPayload()) - 4<<10 }
 // Done is closed when the connection has ended for good.
 func (c *Conn) Done() <-chan struct{} { return c.closed }
 
+// isConnected says whether the client is connected now.
+func (c *Conn) isConnected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.connected:
+		return true
+	default:
+		return false
+	}
+}
+
+// backSince says for how long the client is connected again, and whether it was disconnected ever.
+func (c *Conn) backSince() (d time.Duration, ever bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.back), !c.back.IsZero()
+}
+
 // awaitConnected returns when the client is connected. Errors: ErrClosed, the context's cause.
 func (c *Conn) awaitConnected(ctx context.Context) error {
 	c.mu.Lock()
@@ -306,7 +339,7 @@ func (c *Conn) awaitConnected(ctx context.Context) error {
 	case <-c.closed:
 		return ErrClosed
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrPublish, context.Cause(ctx))
+		return fmt.Errorf("%w: %w", ErrPublish, c.cause(ctx))
 	}
 }
 

@@ -86,6 +86,11 @@ func NewUserCredential(user, seed string) (Credential, error) {
 	return Credential{id: id, user: user, seed: seed, claims: claims}, nil
 }
 
+// MintedCredential is NewUserCredential for whoever has just signed the JWT of these claims, and need not check it.
+func MintedCredential(claims *jwt.UserClaims, user, seed string) Credential {
+	return Credential{id: identityOf(claims), user: user, seed: seed, claims: claims}
+}
+
 func identityOf(claims *jwt.UserClaims) Identity {
 	id := Identity{Name: claims.Name, Zone: DefaultZone, Role: Role(tagOf(claims, TagRole))}
 	for _, t := range claims.Tags {

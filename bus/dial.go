@@ -133,7 +133,10 @@ func (cfg *Config) transport() ([]nats.Option, *dialer, error) {
 		nats.SetCustomDialer(d),
 		// The system's dialer does it: a proxy is asked for names that only it knows.
 		nats.SkipHostLookup(),
-		func(o *nats.Options) error { o.TLSConfig = tc; return nil }, // for hubs that demand TLS, whatever the URL says
+	}
+	if !strings.HasPrefix(cfg.URL, "ws:") {
+		// For hubs that demand TLS, whatever the URL says. With ws nats.go would take it for wss.
+		opts = append(opts, func(o *nats.Options) error { o.TLSConfig = tc; return nil })
 	}
 	for u := range strings.SplitSeq(cfg.URL, ",") {
 		secure, proxied, err := cfg.protection(strings.TrimSpace(u), d)
@@ -203,14 +206,26 @@ func isLoopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
+// isUntrusted says whether an error is about the hub's certificate: it will not be another one at the next try.
+func isUntrusted(err error) bool {
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
+	_, name := errors.AsType[x509.HostnameError](err)
+	_, invalid := errors.AsType[x509.CertificateInvalidError](err)
+	return unknown || name || invalid
+}
+
 // serverInfo is what a hub says of itself before it knows who asks.
 type serverInfo struct {
 	Name  string `json:"server_name"`
 	Nonce string `json:"nonce"`
 }
 
-// maxInfo bounds what is read of a hub's first line, in bytes.
-const maxInfo = 64 << 10
+const (
+	// maxInfo bounds what is read of a hub's first line, in bytes.
+	maxInfo = 64 << 10
+	// informWait is how long a hub may take to say it.
+	informWait = 5 * time.Second
+)
 
 // inform reads what a hub says of itself. It cannot be had over WebSocket. Errors: the hub was not reached, or says
 // something else.
@@ -233,7 +248,7 @@ func (c *Conn) inform(ctx context.Context, raw string) (info serverInfo, err err
 	defer func() { _ = nc.Close() }() // nothing is written
 	stop := context.AfterFunc(ctx, func() { _ = nc.Close() })
 	defer stop()
-	if err := nc.SetReadDeadline(time.Now().Add(dialTimeout)); err != nil {
+	if err := nc.SetReadDeadline(time.Now().Add(informWait)); err != nil {
 		return info, err
 	}
 	line, err := bufio.NewReader(io.LimitReader(nc, maxInfo)).ReadString('\n')

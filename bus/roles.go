@@ -154,8 +154,8 @@ func (i Identity) Permissions() Permissions {
 		}
 	case RoleSystem:
 		return Permissions{
-			Subscribe: []string{"$SYS.ACCOUNT.*.CONNECT", "$SYS.ACCOUNT.*.DISCONNECT", "_G." + i.Name + ".>"},
-			Publish:   []string{"$SYS.REQ.SERVER.*.KICK", "$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.ACCOUNT.*.CONNZ"},
+			Subscribe: []string{"$SYS.ACCOUNT.*.DISCONNECT", "_G." + i.Name + ".>"},
+			Publish:   []string{"$SYS.REQ.SERVER.*.KICK", "$SYS.REQ.SERVER.*.CONNZ"},
 		}
 	case RoleAdmin:
 		return Permissions{

@@ -86,6 +86,9 @@ func (c caller) open(ctx context.Context, req proto.Message, do func(context.Con
 	return st, err
 }
 
+// Gone is bus.Caller's.
+func (c caller) Gone(why error) error { return c.bus.Gone(why) }
+
 // sign names the lease in a request's meta. Control messages have none: an op's name is the right to it.
 func (l *Lease) sign(req proto.Message) {
 	m := req.ProtoReflect()

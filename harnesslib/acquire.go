@@ -37,7 +37,7 @@ func (h *Hub) followPresence(ctx context.Context) error {
 		return err
 	}
 	h.follow.Do(func() {
-		h.following.Go(func() { d.Follow(h.life, bus.Follower{Sync: h.pool.sync, Live: h.pool.live, Gone: h.pool.gone}) })
+		h.following.Go(func() { h.pool.follow(h.life, d) })
 	})
 	select {
 	case <-h.pool.ready:

@@ -119,6 +119,13 @@ func (h *Hub) Close() {
 	h.conn.Close()
 }
 
+// Attempt is a subject of the hub that was tried, and whether the hub let it be used.
+type Attempt = bus.Attempt
+
+// Try uses each subject that a harness's credential is for, and some that it is not for, without any effect, and reports
+// what the hub let it do. Errors: the hub does not answer in time.
+func (h *Hub) Try(ctx context.Context) ([]Attempt, error) { return h.conn.Try(ctx) }
+
 // SandboxInfo is what the hub knows of a live sandbox.
 type SandboxInfo = bus.Presence
 
@@ -224,18 +231,11 @@ func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error 
 	}
 	err = request(t)
 	if errors.Is(err, bus.ErrNoResponders) {
-		next, ok, lerr := s.moved(ctx, t)
-		if lerr != nil {
-			return lerr
-		}
-		if ok {
-			err = request(next)
-		}
-		if errors.Is(err, bus.ErrNoResponders) {
+		if err = s.confirm(ctx, t, request); errors.Is(err, bus.ErrNoResponders) {
 			return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
 		}
 	}
-	if errors.Is(err, bus.ErrPeerSilent) {
+	if lost(err) {
 		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
 	}
 	return err
@@ -254,8 +254,49 @@ func (s *Sandbox) doLeased(request func(bus.Target) error) error {
 	switch {
 	case errors.Is(err, bus.ErrNoResponders):
 		return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
-	case errors.Is(err, bus.ErrPeerSilent):
+	case lost(err):
 		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
 	}
 	return err
+}
+
+const (
+	// confirmFirst is the pause before the second try at an instance that nobody answers for, and that presence still
+	// names; it doubles with each further one.
+	confirmFirst = 20 * time.Millisecond
+	// confirmLimit is how long presence may be believed against the hub's word: a worker whose hub server has died is
+	// connected to another one by then.
+	confirmLimit = 2 * time.Second
+)
+
+// confirm tries again when the hub says that nobody answers at an instance: at once at the successor that presence
+// names, and a few times where it names the same one. A worker that is gone for good is none of these, mostly: its
+// connection is closed, so that presence does not name it any more.
+func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Target) error) error {
+	begin := time.Now()
+	for pause := confirmFirst; ; pause *= 2 {
+		next, moved, err := s.moved(ctx, t)
+		if err != nil {
+			return err
+		}
+		if !moved {
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return context.Cause(ctx)
+			}
+		}
+		if err = request(next); !errors.Is(err, bus.ErrNoResponders) || time.Since(begin) > confirmLimit {
+			return err
+		}
+		t = next
+	}
+}
+
+// lost says that a request has left and nobody knows what became of it: its worker is silent, or the hub is gone.
+func lost(err error) bool {
+	var gone *HubGoneError
+	return !errors.Is(err, ErrLost) && !errors.Is(err, bus.ErrPublish) && (errors.Is(err, bus.ErrPeerSilent) || errors.As(err, &gone))
 }

@@ -34,6 +34,8 @@ var (
 type AcquireOptions struct {
 	// Selector says which sandboxes are meant; the zero value means all of all zones.
 	Selector
+	// Requirements are what such a sandbox must be: others are left out, and counted in the error when none is left.
+	Requirements
 	// Max is how many slots of one sandbox may be taken, by whomever, this lease included; zero means as many as its worker
 	// has. At most 65,535.
 	Max int
@@ -41,7 +43,7 @@ type AcquireOptions struct {
 	Exclusive bool
 	// Wait waits for a slot until the context ends; false means ErrPoolSaturated at once. Those who wait in one Hub are
 	// served in the order of their calls: no slot of a sandbox goes to a later one while an earlier one waits for that
-	// sandbox.
+	// sandbox. Among several processes the workers keep what is free for who has waited longest.
 	Wait bool
 	// TTL is how long the lease outlives a harness that died, from 1 s to 1 h; zero means 1 min. It is renewed at a third
 	// of that.
@@ -54,10 +56,14 @@ const (
 	maxTTL     = time.Hour
 	defaultTTL = time.Minute
 	maxSlots   = 65535
+	maxWaited  = 7 * 24 * time.Hour
 )
 
 func (o *AcquireOptions) check() error {
-	if err := o.Check(); err != nil {
+	if err := o.Selector.Check(); err != nil {
+		return err
+	}
+	if err := o.Requirements.valid(); err != nil {
 		return err
 	}
 	if o.TTL != 0 && (o.TTL < minTTL || o.TTL > maxTTL) {
@@ -279,37 +285,44 @@ func (l *Lease) renew() error {
 	return err
 }
 
-// secondTry is after how long the word of the hub that nobody listens, or that of presence, is confirmed. confirmLimit is
-// how long an answer may take then.
-const (
-	secondTry    = 100 * time.Millisecond
-	confirmLimit = 5 * time.Second
-)
+// confirmAnswer is how long the answer may take by which the word of the hub that nobody listens, or that of presence, is
+// confirmed.
+const confirmAnswer = 5 * time.Second
 
-// confirmGone asks the worker once more, and ends the lease when nobody listens there, or when presence does not know the
-// worker either and no answer comes.
+// confirmGone asks the worker again, and ends the lease when nobody listens there for confirmLimit, or when presence does
+// not know the worker either and no answer comes.
 func (l *Lease) confirmGone(presence bool) {
-	t := time.NewTimer(secondTry)
+	until := time.Now().Add(confirmLimit)
+	for wait := confirmFirst; !l.confirm(presence, wait, until); wait = min(2*wait, confirmLimit/4) {
+	}
+}
+
+// confirm asks once, after a pause. It is false when that says nothing yet, which it does until a time.
+func (l *Lease) confirm(presence bool, wait time.Duration, until time.Time) (done bool) {
+	t := time.NewTimer(wait)
 	defer t.Stop()
 	select {
 	case <-t.C:
 	case <-l.life.Done():
-		return
+		return true
 	}
 	sent := time.Now()
-	ctx, cancel := context.WithTimeoutCause(l.life, min(confirmLimit, l.ttl/3), errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(l.life, min(confirmAnswer, l.ttl/3), errNoAnswer)
 	defer cancel()
 	err := l.desk.renew(ctx, l.place, l.id)
 	switch {
 	case err == nil:
 		l.extend(sent)
-	case errors.Is(err, bus.ErrNoResponders):
+	case errors.Is(err, bus.ErrNoResponders) && (presence || !time.Now().Before(until)):
 		l.finish(ErrGone, "nobody answers at its instance "+string(l.place.instance))
+	case errors.Is(err, bus.ErrNoResponders):
+		return false // its hub server may have died: then it is connected to another one soon
 	case presence && errors.Is(err, errNoAnswer) && !errors.Is(err, bus.ErrPublish):
 		l.finish(ErrGone, "presence does not know its instance any more, and no answer comes from there")
 	default:
 		_ = l.noted(err)
 	}
+	return true
 }
 
 // errNoAnswer is the cause with which a question to a worker ends that may be gone.

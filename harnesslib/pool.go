@@ -27,7 +27,7 @@ type pool struct {
 	queue       []*waiter     // calls of acquire, in order of arrival
 	changed     chan struct{} // closed and replaced when those who wait should look again
 	ready       chan struct{} // closed when presence is known
-	synced      bool
+	listed      bool
 	stats       LeaseStats
 }
 
@@ -47,9 +47,14 @@ func (p *pool) wakeLocked() {
 
 // waiter is one Acquire.
 type waiter struct {
-	o       *AcquireOptions
-	key     string // of what it wants: the same for the same options
-	waiting bool   // it has found no slot free; guarded by the pool's lock
+	o      *AcquireOptions
+	key    string // of what it wants: the same for the same options
+	begin  time.Time
+	ticket bus.OpID // names its waiting to the workers
+
+	// guarded by the pool's lock
+	waiting bool           // it has found no slot free
+	asked   map[place]bool // workers that know its ticket
 }
 
 // SaturatedError says that no slot may be taken now. It is ErrPoolSaturated.
@@ -77,8 +82,9 @@ func (e *SaturatedError) Is(target error) bool { return target == ErrPoolSaturat
 
 // acquire gets a lease of one of the workers that are meant.
 func (p *pool) acquire(ctx context.Context, o *AcquireOptions) (*Lease, error) {
-	w := &waiter{o: o, key: fmt.Sprintf("%v|%d|%t", o.Selector, o.Max, o.Exclusive)}
-	begin := time.Now()
+	w := &waiter{
+		o: o, key: fmt.Sprintf("%v|%d|%t", o.Selector, o.Max, o.Exclusive), begin: time.Now(), ticket: bus.NewOpID(), asked: map[place]bool{},
+	}
 	p.mu.Lock()
 	p.queue = append(p.queue, w)
 	p.stats.Acquires++
@@ -91,9 +97,9 @@ func (p *pool) acquire(ctx context.Context, o *AcquireOptions) (*Lease, error) {
 		l, turn, err := p.round(ctx, w)
 		switch {
 		case err == nil && !first:
-			p.waited(time.Since(begin))
+			p.waited(time.Since(w.begin))
 			return l, nil
-		case !errors.Is(err, ErrPoolSaturated):
+		case !errors.Is(err, ErrPoolSaturated) && (first || ctx.Err() == nil):
 			return l, err
 		case first:
 			p.full(w)
@@ -101,9 +107,9 @@ func (p *pool) acquire(ctx context.Context, o *AcquireOptions) (*Lease, error) {
 		if !o.Wait {
 			return nil, p.saturated(w, 0)
 		}
-		if !await(ctx, changed, turn, time.Since(begin)) {
+		if !await(ctx, changed, turn, time.Since(w.begin)) {
 			p.note(func(s *LeaseStats) { s.GaveUp++ })
-			return nil, fmt.Errorf("%w: %w", p.saturated(w, time.Since(begin)), context.Cause(ctx))
+			return nil, fmt.Errorf("%w: %w", p.saturated(w, time.Since(w.begin)), context.Cause(ctx))
 		}
 	}
 }
@@ -120,6 +126,9 @@ func (p *pool) full(w *waiter) {
 // and give slots too.
 func await(ctx context.Context, changed <-chan struct{}, turn bool, waited time.Duration) bool {
 	var again <-chan time.Time
+	if ctx.Err() != nil {
+		return false
+	}
 	if turn {
 		t := time.NewTimer(pollAfter(waited))
 		defer t.Stop()
@@ -135,10 +144,10 @@ func await(ctx context.Context, changed <-chan struct{}, turn bool, waited time.
 	}
 }
 
-// pollAfter is after how long a slot is asked for again: the longer somebody has waited the sooner, so that who has come
-// later, in another process, seldom overtakes. Half of it is chance, so that they do not ask all at once.
+// pollAfter is after how long a slot is asked for again: the longer somebody has waited the sooner, for the workers keep
+// what is free for those who have waited longest. Part of it is chance, so that they do not ask all at once.
 func pollAfter(waited time.Duration) time.Duration {
-	d := max(20*time.Millisecond, time.Duration(float64(200*time.Millisecond)/(1+waited.Seconds())))
+	d := max(20*time.Millisecond, time.Duration(float64(60*time.Millisecond)/(1+waited.Seconds())))
 	return d/2 + rand.N(d) //nolint:gosec // G404: spreads load, hides nothing
 }
 
@@ -151,10 +160,17 @@ func (p *pool) dequeue(w *waiter) {
 			break
 		}
 	}
+	for at := range w.asked {
+		if p.life.Err() != nil {
+			break
+		}
+		p.giveBackLocked(at, w.ticket) // else nobody gets what is kept for it there, for a second
+	}
 	p.wakeLocked()
 }
 
-// maxAsked is how many workers one round asks of which it is thought that they have no room.
+// maxAsked is how many workers one round asks of which it is thought that they have no room: the same ones in each
+// round, because they keep slots for those who wait.
 const maxAsked = 8
 
 // round asks workers until one grants a lease. turn says that w had one to ask that nobody waits for who came before.
@@ -163,17 +179,15 @@ func (p *pool) round(ctx context.Context, w *waiter) (l *Lease, turn bool, err e
 	tried := map[place]bool{}
 	over := 0 // asked although full
 	for {
-		c, full, err := p.choose(w, tried)
+		c, full, err := p.choose(w, tried, over < maxAsked)
 		if err != nil {
 			return nil, len(tried) > 0, err
 		}
 		if full {
-			if over++; over > maxAsked {
-				return nil, true, ErrPoolSaturated
-			}
+			over++
 		}
 		tried[c.place] = true
-		l, err := p.ask(ctx, c, w.o)
+		l, err := p.ask(ctx, c, w)
 		if l != nil || err != nil {
 			return l, true, err
 		}
@@ -182,8 +196,8 @@ func (p *pool) round(ctx context.Context, w *waiter) (l *Lease, turn bool, err e
 
 // choose takes the less loaded of two workers, chosen by chance among those that are thought to have room; beats are
 // stale, and if all took the least loaded they would all come to the same one. When none is left it is one without room,
-// as far as is known. The caller must ask it.
-func (p *pool) choose(w *waiter, tried map[place]bool) (c *candidate, full bool, err error) {
+// as far as is known, if that may be. The caller must ask it. Errors: as round.
+func (p *pool) choose(w *waiter, tried map[place]bool, orFull bool) (c *candidate, full bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.life.Err() != nil {
@@ -201,19 +215,18 @@ func (p *pool) choose(w *waiter, tried map[place]bool) (c *candidate, full bool,
 	for _, c := range all {
 		switch {
 		case tried[c.place] || int(c.Slots) == 0 || wanted(c, before):
-		case c.silent || c.full(w.o):
-			rest = append(rest, c)
+		case c.full(w.o) || time.Now().Before(c.silentUntil):
+			if len(w.asked) < maxAsked || w.asked[c.place] {
+				rest = append(rest, c)
+			}
 		default:
 			room = append(room, c)
 		}
 	}
 	switch {
 	case len(room) > 0:
-		c = room[rand.N(len(room))]                       //nolint:gosec // G404: spreads load, hides nothing
-		if d := room[rand.N(len(room))]; d.less(c, w.o) { //nolint:gosec // likewise
-			c = d
-		}
-	case len(rest) > 0:
+		c = lessOfTwo(room, w.o)
+	case len(rest) > 0 && orFull:
 		c, full = rest[rand.N(len(rest))], true //nolint:gosec // likewise
 	default:
 		return nil, false, ErrPoolSaturated
@@ -221,6 +234,22 @@ func (p *pool) choose(w *waiter, tried map[place]bool) (c *candidate, full bool,
 	c.asking++
 	p.wg.Add(1)
 	return c, full, nil
+}
+
+// lessOfTwo is the less loaded of two that are chosen by chance.
+func lessOfTwo(room []*candidate, o *AcquireOptions) *candidate {
+	i := rand.N(len(room)) //nolint:gosec // G404: spreads load, hides nothing
+	if len(room) == 1 {
+		return room[i]
+	}
+	j := rand.N(len(room) - 1) //nolint:gosec // likewise
+	if j >= i {
+		j++
+	}
+	if room[j].less(room[i], o) {
+		return room[j]
+	}
+	return room[i]
 }
 
 // beforeLocked lists those who wait and came before w, one for each thing that is wanted. blocked says that one of them
@@ -276,7 +305,7 @@ const askLimit = 5 * time.Second
 var errAskLimit = fmt.Errorf("no answer to lease.acquire within %s", askLimit)
 
 // ask asks one worker. Neither lease nor error means that it has no room, or does not answer.
-func (p *pool) ask(ctx context.Context, c *candidate, o *AcquireOptions) (*Lease, error) {
+func (p *pool) ask(ctx context.Context, c *candidate, w *waiter) (*Lease, error) {
 	defer p.wg.Done()
 	limit, cancel := context.WithTimeoutCause(ctx, askLimit, errAskLimit)
 	defer cancel()
@@ -284,8 +313,11 @@ func (p *pool) ask(ctx context.Context, c *candidate, o *AcquireOptions) (*Lease
 	defer stop(nil)
 	defer context.AfterFunc(p.life, func() { stop(bus.ErrClosed) })()
 	op := bus.NewOpID()
-	req := &sandbusv1.LeaseAcquireRequest{TtlMs: o.TTL.Milliseconds(), Exclusive: o.Exclusive, Cap: int32(o.Max)} //nolint:gosec // G115: was checked
 	asked := time.Now()
+	req := &sandbusv1.LeaseAcquireRequest{TtlMs: w.o.TTL.Milliseconds(), Exclusive: w.o.Exclusive, Cap: int32(w.o.Max)}
+	if w.o.Wait {
+		req.Ticket, req.WaitedMs = string(w.ticket), min(asked.Sub(w.begin), maxWaited).Milliseconds()
+	}
 	resp, err := p.desk.acquire(limit, c.place, op, req)
 	if err == nil && (resp.GetLease() == "" || resp.GetTtlMs() < minTTL.Milliseconds() || resp.GetTtlMs() > maxTTL.Milliseconds()) {
 		err = fmt.Errorf("sandbox %s granted lease %.63q with a TTL of %d ms: want a name and 1,000 to 3,600,000", c.place.sandbox, resp.GetLease(), resp.GetTtlMs())
@@ -293,8 +325,12 @@ func (p *pool) ask(ctx context.Context, c *candidate, o *AcquireOptions) (*Lease
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	c.asking--
+	if req.GetTicket() != "" {
+		w.asked[c.place] = true
+	}
 	if err == nil {
-		c.used = int(resp.GetUsed())
+		delete(w.asked, c.place) // a ticket ends with its grant
+		c.said(int(resp.GetUsed()))
 		if p.life.Err() != nil {
 			p.giveBackLocked(c.place, op)
 			return nil, bus.ErrClosed
@@ -314,15 +350,16 @@ func (p *pool) refusedLocked(ctx context.Context, c *candidate, op bus.OpID, res
 	switch {
 	case said && be.Code == sandbusv1.Code_CODE_BUSY:
 		p.stats.Refused++
-		if resp.GetSlots() > 0 { // else it was too busy to look
-			c.used = int(resp.GetUsed())
+		if n := resp.GetSlots(); n > 0 { // else it was too busy to look
+			c.Slots = n
+			c.said(int(resp.GetUsed()))
 		}
 	case said && be.Code == sandbusv1.Code_CODE_DRAINING:
 		c.Draining = true
 	case said:
 		return fmt.Errorf("lease of sandbox %s: %w", c.place.sandbox, err)
 	case errors.Is(err, bus.ErrNoResponders):
-		c.silent = true
+		c.silent()
 	case ctx.Err() != nil:
 		p.giveBackLocked(c.place, op)
 		return context.Cause(ctx)
@@ -330,7 +367,7 @@ func (p *pool) refusedLocked(ctx context.Context, c *candidate, op bus.OpID, res
 		p.giveBackLocked(c.place, op)
 		return bus.ErrClosed
 	default: // nobody knows whether it has granted one
-		c.silent = true
+		c.silent()
 		p.giveBackLocked(c.place, op)
 	}
 	return nil
@@ -365,7 +402,7 @@ func (p *pool) ended(l *Lease, why error) {
 	}
 	if c := p.candidates[string(l.place.zone)+"."+string(l.place.sandbox)]; c != nil && c.place == l.place {
 		c.held = max(0, c.held-1)
-		c.used = max(0, c.used-1)
+		c.known = max(0, c.known-1)
 	}
 	p.wakeLocked()
 }

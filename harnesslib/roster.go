@@ -2,9 +2,11 @@ package harnesslib
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/sandbus/sandbus/bus"
 )
@@ -14,13 +16,29 @@ type candidate struct {
 	SandboxInfo
 
 	place place
-	// used is how many slots are taken, by the latest beat or the worker's own word, whichever came later. The beats lag
-	// behind, and others take slots too.
-	used int
+	// known is how many slots are taken by the worker's own word, which counts instead of the beats until it is older
+	// than those: they lag behind, and others take slots too.
+	known      int
+	knownUntil time.Time
 	// held are the leases of ours, asking the requests for one that are on their way.
 	held, asking int
-	// silent says that nobody answered there; the next beat takes it back.
-	silent bool
+	// silentUntil is until when it is not asked first, because nobody answered there.
+	silentUntil time.Time
+}
+
+// wordFor is for how long what a worker said counts: two beats.
+const wordFor = 10 * time.Second
+
+func (c *candidate) said(used int) { c.known, c.knownUntil = used, time.Now().Add(wordFor) }
+
+func (c *candidate) silent() { c.silentUntil = time.Now().Add(wordFor) }
+
+// used is how many slots are taken, by others' word.
+func (c *candidate) used() int {
+	if time.Now().Before(c.knownUntil) {
+		return c.known
+	}
+	return int(c.Used)
 }
 
 func (c *candidate) full(o *AcquireOptions) bool {
@@ -31,7 +49,7 @@ func (c *candidate) full(o *AcquireOptions) bool {
 }
 
 // taken is how many slots are taken, as far as we know: at least ours.
-func (c *candidate) taken() int { return max(c.used, c.held) + c.asking }
+func (c *candidate) taken() int { return max(c.used(), c.held) + c.asking }
 
 // bound is how many slots may be taken by the word of the worker and of the one who asks.
 func (c *candidate) bound(o *AcquireOptions) int {
@@ -51,32 +69,45 @@ func key(p SandboxInfo) string { return string(p.Zone) + "." + string(p.Sandbox)
 
 // The pool follows presence.
 
-func (p *pool) sync(all []SandboxInfo) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	live := map[string]bool{}
-	for _, info := range all {
-		live[key(info)] = true
-		p.liveLocked(info)
-	}
-	for k := range p.candidates {
-		if !live[k] {
-			p.goneLocked(k)
+// follow takes events until ctx ends.
+func (p *pool) follow(ctx context.Context, d *bus.Directory) {
+	for ctx.Err() == nil {
+		for e, err := range d.Watch(ctx) {
+			if err != nil {
+				break
+			}
+			p.heard(e)
+		}
+		t := time.NewTimer(followAgain)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
 		}
 	}
-	if !p.synced {
-		p.synced = true
-		close(p.ready)
-	}
-	p.wakeLocked()
 }
 
-func (p *pool) live(info SandboxInfo) {
+// followAgain is how long to wait before presence is asked for again that could not be had.
+const followAgain = time.Second
+
+// heard takes an event.
+func (p *pool) heard(e bus.PresenceEvent) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.liveLocked(info) {
-		p.wakeLocked()
+	switch e.Kind {
+	case bus.PresenceListed:
+		if !p.listed {
+			p.listed = true
+			close(p.ready)
+		}
+	case bus.PresenceGone:
+		p.goneLocked(key(e.Presence))
+	case bus.PresenceLive, bus.PresenceChanged:
+		if !p.liveLocked(e.Presence) {
+			return
+		}
 	}
+	p.wakeLocked()
 }
 
 // liveLocked takes a beat. It says whether somebody who waits should look again.
@@ -88,19 +119,15 @@ func (p *pool) liveLocked(info SandboxInfo) bool {
 		c = nil
 	}
 	if c == nil {
-		c = &candidate{place: place{info.Zone, info.Sandbox, info.Instance}}
-		p.candidates[k] = c
+		p.candidates[k] = &candidate{SandboxInfo: info, place: place{info.Zone, info.Sandbox, info.Instance}}
+		return true
 	}
-	better := c.Features == nil || c.silent || int(info.Used) < c.used || c.Draining && !info.Draining
-	c.SandboxInfo, c.silent, c.used = info, false, int(info.Used)
+	better := int(info.Used) < c.used() || c.Draining && !info.Draining
+	if info.Used != c.Used {
+		c.knownUntil = time.Time{}
+	}
+	c.SandboxInfo = info
 	return better
-}
-
-func (p *pool) gone(z bus.Zone, id bus.SandboxID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.goneLocked(string(z) + "." + string(id))
-	p.wakeLocked()
 }
 
 // goneLocked takes a worker off the list, and has the leases of it look whether it is gone indeed.
@@ -127,6 +154,8 @@ func (p *pool) matchingLocked(o *AcquireOptions) (list []*candidate, left leftOu
 		case !o.Matches(c.SandboxInfo):
 		case !slices.Contains(c.Features, "leases"):
 			left.old++
+		case o.Requirements.Check(c.SandboxInfo) != nil:
+			left.unfit++
 		case c.Draining:
 			left.draining++
 		case p.quarantined[c.place]:
@@ -140,14 +169,14 @@ func (p *pool) matchingLocked(o *AcquireOptions) (list []*candidate, left leftOu
 }
 
 // leftOut counts the live workers that are meant and not leased.
-type leftOut struct{ old, draining, quarantined int }
+type leftOut struct{ old, unfit, draining, quarantined int }
 
 func (l leftOut) String() string {
 	var why []string
 	for _, c := range []struct {
 		n    int
 		what string
-	}{{l.old, "without leases"}, {l.draining, "draining"}, {l.quarantined, "quarantined"}} {
+	}{{l.old, "without leases"}, {l.unfit, "not what was required"}, {l.draining, "draining"}, {l.quarantined, "quarantined"}} {
 		if c.n > 0 {
 			why = append(why, fmt.Sprintf("%d %s", c.n, c.what))
 		}

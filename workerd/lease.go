@@ -83,9 +83,18 @@ func (w *Worker) grant(r *bus.Request, m *sandbusv1.LeaseAcquireRequest) (*lease
 	if ms, least, most := m.GetTtlMs(), leases.MinTTL.Milliseconds(), leases.MaxTTL.Milliseconds(); ms != 0 && (ms < least || ms > most) {
 		return nil, invalid("ttl_ms %d: want %d to %d, or 0 for %d", ms, least, most, leases.DefaultTTL.Milliseconds())
 	}
+	if ms, most := m.GetWaitedMs(), leases.MaxWaited.Milliseconds(); ms < 0 || ms > most {
+		return nil, invalid("waited_ms %d: want 0 to %d", ms, most)
+	}
+	if m.GetTicket() != "" {
+		if _, err := bus.ParseOpID(m.GetTicket()); err != nil {
+			return nil, invalid("ticket: %v", err)
+		}
+	}
 	return w.leases.Acquire(leases.Request{
 		Holder: string(r.Harness), Op: string(r.Op), TTL: time.Duration(m.GetTtlMs()) * time.Millisecond,
 		Exclusive: m.GetExclusive(), Cap: int(m.GetCap()),
+		Ticket: m.GetTicket(), Waited: time.Duration(m.GetWaitedMs()) * time.Millisecond,
 	})
 }
 

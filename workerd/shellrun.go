@@ -42,7 +42,7 @@ func (w *Worker) runShell(r *bus.Request) {
 	}
 	r.Detach(func() {
 		resp, err := run(ctx, c)
-		if cause := context.Cause(ctx); errors.Is(cause, bus.ErrFenced) {
+		if cause := r.Fenced(); cause != nil {
 			r.Fail(cause)
 			return
 		}
@@ -83,6 +83,9 @@ func (w *Worker) shellCommand(req *sandbusv1.ShellRunRequest) (c shell.Command, 
 	}
 	if c.Limit == 0 {
 		c.Limit = defaultOutput
+	}
+	if most := w.cfg.MaxOutput; most > 0 {
+		c.Limit = min(c.Limit, most)
 	}
 	return c, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,7 @@ type Worker struct {
 	cfg      Config
 	target   bus.Target
 	env      []string // of every command
+	rules    *proc.Rules
 	shells   *shell.Pool
 	sessions *shell.Sessions
 	execs    *execs.Manager
@@ -32,6 +34,9 @@ type Worker struct {
 	files    *files.Root
 	dial     *dial.Dialer
 	search   *search.Root
+
+	claiming sync.Mutex     // orders the claims on execs (see view.claim)
+	feeders  sync.WaitGroup // of streams that were replaced; they end with their exec
 }
 
 // New checks a configuration. Errors name the setting, its value and what would be right.
@@ -51,7 +56,8 @@ func New(cfg Config) (*Worker, error) {
 	return &Worker{
 		cfg:    cfg,
 		target: bus.Target{Zone: id.Zone, Sandbox: bus.SandboxID(id.Name), Instance: bus.NewInstanceID()},
-		env:    childEnv(os.Environ()),
+		env:    childEnv(cfg.RunAs, os.Environ()),
+		rules:  cfg.rules(),
 		files:  tree,
 		dial:   dial.New(cfg.DialAnywhere),
 		search: found,
@@ -79,26 +85,41 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer conn.Close()
+	bulk, err := bus.Connect(ctx, bus.Config{
+		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
+		Name: w.cfg.Credential.Identity().String() + " (bulk)", OnClosed: tell(lost), OnDenied: tell(lost),
+	})
+	if err != nil {
+		return err
+	}
+	defer bulk.Close()
 	defer w.own()()
+	if w.cfg.RunAs != nil {
+		if err := proc.ActOnFilesAs(*w.cfg.RunAs); err != nil {
+			return fmt.Errorf("run as %d:%d: %w", w.cfg.RunAs.UID, w.cfg.RunAs.GID, err)
+		}
+	}
 	line, err := takeLineage(ctx, w.cfg.StateDir, w.target)
 	if err != nil {
 		w.cfg.Logger.Warn("what a crash leaves will not be found", "error", err)
 	}
 	defer line.release()
 	w.env = setenv(w.env, "SANDBUS_LINEAGE", line.name)
-	w.execs = execs.NewManager(execs.Config{Shell: w.cfg.Shell, SpoolDir: w.cfg.SpoolDir, Logger: w.cfg.Logger})
+	w.execs = execs.NewManager(execs.Config{
+		Shell: w.cfg.Shell, SpoolDir: w.cfg.SpoolDir, SpoolTotal: w.cfg.SpoolTotal, Max: w.cfg.MaxExecs, Rules: w.rules, Logger: w.cfg.Logger,
+	})
 	defer w.execs.Close()
 	defer func() { _ = errors.Join(w.files.Close(), w.search.Close()) }() // nothing is written to them
 	if w.cfg.Shell != "" {
 		w.shells, err = shell.NewPool(shell.Config{
-			Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Max: w.cfg.Shells, Logger: w.cfg.Logger,
+			Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Max: w.cfg.Shells, Rules: w.rules, Logger: w.cfg.Logger,
 		})
 		if err != nil {
 			return err
 		}
 		defer w.shells.Close()
 		w.sessions, err = shell.NewSessions(shell.SessionsConfig{
-			Config: shell.Config{Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Logger: w.cfg.Logger},
+			Config: shell.Config{Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Rules: w.rules, Logger: w.cfg.Logger},
 			Bound:  w.cfg.Sessions, Idle: w.cfg.SessionIdle,
 		})
 		if err != nil {
@@ -112,6 +133,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	defer w.leases.Close()
 	srv := bus.NewServer(conn, w.target, w.cfg.Logger)
+	srv.UseBulk(bulk)
 	w.register(srv)
 	if err := srv.Start(); err != nil {
 		return err
@@ -148,6 +170,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		err = aerr
 	}
 	w.execs.Close()
+	w.feeders.Wait()
 	srv.Stop(grace)
 	if err == nil {
 		announcer.Goodbye(context.Cause(ctx).Error())
@@ -190,15 +213,15 @@ func tell(to chan error) func(error) {
 func (w *Worker) register(srv *bus.Server) {
 	srv.HandleQuick("fs.stat", bus.Quick(w.files.Stat))
 	bus.Handle(srv, "fs.list", noContext(w.files.List))
-	bus.Handle(srv, "fs.mkdir", noContext(w.files.Mkdir))
-	bus.Handle(srv, "fs.remove", noContext(w.files.Remove))
-	bus.Handle(srv, "fs.rename", noContext(w.files.Rename))
-	bus.Handle(srv, "fs.chmod", noContext(w.files.Chmod))
-	bus.Handle(srv, "fs.symlink", noContext(w.files.Symlink))
+	bus.HandleOnce(srv, "fs.mkdir", noContext(w.files.Mkdir))
+	bus.HandleOnce(srv, "fs.remove", noContext(w.files.Remove))
+	bus.HandleOnce(srv, "fs.rename", noContext(w.files.Rename))
+	bus.HandleOnce(srv, "fs.chmod", noContext(w.files.Chmod))
+	bus.HandleOnce(srv, "fs.symlink", noContext(w.files.Symlink))
 	bus.Handle(srv, "fs.readlink", noContext(w.files.Readlink))
 	bus.Handle(srv, "fs.mime", noContext(w.files.Mime))
-	bus.Handle(srv, "fs.edit", noContext(w.files.Edit))
-	bus.HandleOp(srv, "fs.copy", w.files.Copy)
+	bus.HandleOnce(srv, "fs.edit", noContext(w.files.Edit))
+	bus.HandleOnce(srv, "fs.copy", w.files.Copy)
 	bus.HandleOp(srv, "fs.hash", w.files.Hash)
 	bus.HandleOp(srv, "fs.batch", w.files.Batch)
 	srv.HandleStream("fs.upload", w.files.Upload)
@@ -233,6 +256,7 @@ func (w *Worker) hello() *sandbusv1.Hello {
 		Arch: runtime.GOARCH, Os: runtime.GOOS, Trust: "untrusted", Slots: int32(w.cfg.Slots), Version: w.cfg.Version,
 		Features: []string{"streams.1", "shell.run", "session.open", "exec.start", "exec.attach", "terminals", "net.dial", "leases"},
 	}
+	h.Worker, h.Commands, h.Files = w.privileges()
 	h.Capabilities = append(h.Capabilities, "dial")
 	h.Features = append(h.Features, "net.dial")
 	if w.cfg.Trusted {

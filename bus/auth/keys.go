@@ -201,8 +201,8 @@ func scopeOf(role bus.Role, key nkeys.KeyPair) (*jwt.UserScope, error) {
 	s := jwt.NewUserScope()
 	s.Key, s.Role = pub, string(role)
 	p := bus.TemplatePermissions(role)
-	s.Template.Permissions.Sub.Allow.Add(p.Subscribe...)
-	s.Template.Permissions.Pub.Allow.Add(p.Publish...)
+	s.Template.Sub.Allow.Add(p.Subscribe...)
+	s.Template.Pub.Allow.Add(p.Publish...)
 	s.Template.AllowedConnectionTypes.Add(jwt.ConnectionTypeStandard, jwt.ConnectionTypeWebsocket, jwt.ConnectionTypeInProcess)
 	switch role {
 	case bus.RoleSandbox:

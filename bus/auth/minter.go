@@ -117,11 +117,11 @@ func (m *Minter) Issue(id bus.Identity, ttl time.Duration) (bus.Credential, erro
 	if err != nil {
 		return bus.Credential{}, fmt.Errorf("issue: %w", err)
 	}
-	cred, err := bus.NewUserCredential(text, string(seed))
-	if err != nil {
+	cred := bus.MintedCredential(claims, text, string(seed))
+	if err := m.enter(cred); err != nil { // what nobody could revoke is not handed out
 		return bus.Credential{}, err
 	}
-	return cred, m.enter(cred)
+	return cred, nil
 }
 
 // Entry is one line of the register: a credential that was issued. It holds no secret.

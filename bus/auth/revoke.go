@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nkeys"
 
 	"github.com/sandbus/sandbus/bus"
 )
@@ -54,6 +55,9 @@ func (k *Keys) Issued() ([]Entry, error) {
 
 // ErrNothingToRevoke says that no credential is left that could be revoked.
 var ErrNothingToRevoke = errors.New("nothing to revoke")
+
+// IsHolder says whether a text is the public key of a credential's holder.
+func IsHolder(s string) bool { return nkeys.IsValidPublicUserKey(s) }
 
 // Find lists the credentials of an identity that are neither revoked nor expired. Errors: ErrNothingToRevoke.
 func (k *Keys) Find(tenant string, role bus.Role, zone bus.Zone, name string) ([]Entry, error) {
@@ -119,14 +123,25 @@ func (k *Keys) update(ctx context.Context, hub *bus.Conn, tenant string, change 
 		return err
 	}
 	change(account)
-	if err := laterThan(ctx, account.IssuedAt); err != nil {
-		return err
-	}
+	before := account.IssuedAt
 	op, err := k.operatorSeed()
 	if err != nil {
 		return err
 	}
 	defer op.Wipe()
+	if err := k.sign(ctx, hub, op, tenant, account); err != nil || account.IssuedAt > before {
+		return err
+	}
+	// Signed within the same second as the claims before, or with a clock that is behind: a hub that is started anew from
+	// an older configuration could prefer those. It has been told at once; make sure that it stays so.
+	if err := laterThan(ctx, before); err != nil {
+		return err
+	}
+	return k.sign(ctx, hub, op, tenant, account)
+}
+
+// sign stores a tenant's account, and hands it to the hub.
+func (k *Keys) sign(ctx context.Context, hub *bus.Conn, op nkeys.KeyPair, tenant string, account *jwt.AccountClaims) error {
 	text, err := account.Encode(op)
 	if err != nil {
 		return fmt.Errorf("account %s: %w", tenant, err)

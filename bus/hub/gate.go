@@ -11,7 +11,8 @@ import (
 // gate admits clients by token and gives each the permissions of its role.
 type gate struct {
 	minter   *bus.Minter
-	believes bool // everybody: InsecureNoAuth
+	believes bool           // everybody: InsecureNoAuth
+	srv      *server.Server // set before the server takes clients
 	log      *slog.Logger
 }
 
@@ -25,25 +26,29 @@ func (g *gate) Check(c server.ClientAuthentication) bool {
 		g.log.Warn("hub refuses a client", "error", err)
 		return false
 	}
-	register(c, id)
+	g.register(c, id)
 	return true
 }
 
 // believe admits who proves nothing: as the identity that it names, and without one as anybody.
 func (g *gate) believe(c server.ClientAuthentication) bool {
 	cred, err := bus.ParseCredential(c.GetOpts().Token)
-	if err != nil {
+	if err != nil || cred.Identity().Role.InSystemAccount() { // which is this hub's own, whatever it believes
 		c.RegisterUser(&server.User{Username: "anybody"})
 		return true
 	}
-	register(c, cred.Identity())
+	g.register(c, cred.Identity())
 	return true
 }
 
-func register(c server.ClientAuthentication, id bus.Identity) {
+func (g *gate) register(c server.ClientAuthentication, id bus.Identity) {
 	p := id.Permissions()
+	var account *server.Account // nil: that of everybody
+	if id.Role.InSystemAccount() {
+		account = g.srv.SystemAccount()
+	}
 	c.RegisterUser(&server.User{
-		Username: id.String(),
+		Username: id.String(), Account: account,
 		Permissions: &server.Permissions{
 			Subscribe: &server.SubjectPermission{Allow: p.Subscribe},
 			Publish:   &server.SubjectPermission{Allow: p.Publish},

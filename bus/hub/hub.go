@@ -24,7 +24,7 @@ import (
 // Config says how to run an embedded hub. Its zero value is a hub with a random port and no state.
 type Config struct {
 	// Dir is where the hub keeps its lock, its key and JetStream's data; other programs of the same user find the hub
-	// by it. Empty means a temporary directory that Stop removes.
+	// by it. A hub that starts there again accepts the tokens of the one before. Empty means a temporary directory that Stop removes.
 	Dir string
 	// Port is the TCP port on 127.0.0.1; zero means a free one, and NoListen means none at all.
 	Port int
@@ -44,6 +44,8 @@ type Config struct {
 	Keys *auth.Keys
 	// InsecureNoAuth believes everybody, whatever they call themselves, and permits listeners off loopback without TLS.
 	InsecureNoAuth bool
+	// NoRegistrar leaves presence to registrars that run elsewhere.
+	NoRegistrar bool
 	// Logger gets the registrar's and the server's messages; nil discards them.
 	Logger *slog.Logger
 }
@@ -68,6 +70,7 @@ type Hub struct {
 	state     *stateDir
 	temp      bool
 	conn      *bus.Conn
+	system    *bus.System
 	registrar *bus.Registrar
 }
 
@@ -86,9 +89,6 @@ func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	h := &Hub{cfg: cfg}
 	if cfg.Keys != nil {
 		h.issuer = &keysIssuer{cfg.Keys}
-	} else {
-		h.minter = bus.NewMinter()
-		h.issuer = h.minter
 	}
 	defer func() {
 		if err != nil {
@@ -105,11 +105,19 @@ func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if h.state, err = lockState(dir); err != nil {
 		return nil, err
 	}
+	if cfg.Keys == nil {
+		if h.minter, err = h.state.minter(); err != nil {
+			return nil, err
+		}
+		h.issuer = h.minter
+	}
 	if err := h.serve(); err != nil {
 		return nil, err
 	}
-	if err := h.startRegistrar(ctx); err != nil {
-		return nil, err
+	if !cfg.NoRegistrar {
+		if err := h.startRegistrar(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if err := h.state.publish(h.describe()); err != nil {
 		return nil, err
@@ -131,6 +139,12 @@ func (h *Hub) serve() (err error) {
 	return err
 }
 
+// client is how this process itself connects.
+func (h *Hub) client(role bus.Role) (bus.Config, error) {
+	cred, err := h.Credential(bus.Identity{Role: role, Zone: bus.DefaultZone, Name: registrarName})
+	return bus.Config{URL: h.URL(), Dial: h.Dial, Credential: cred, Logger: h.cfg.Logger}, err
+}
+
 // describe is what other programs of the same user need to know.
 func (h *Hub) describe() State {
 	st := State{URL: localURL(h.URL()), PID: os.Getpid(), InsecureNoAuth: h.cfg.InsecureNoAuth}
@@ -146,15 +160,20 @@ func (h *Hub) describe() State {
 }
 
 func (h *Hub) startRegistrar(ctx context.Context) error {
-	cred, err := h.Credential(bus.Identity{Role: bus.RoleRegistrar, Zone: bus.DefaultZone, Name: registrarName})
+	cfg, err := h.client(bus.RoleSystem)
 	if err != nil {
 		return err
 	}
-	h.conn, err = bus.Connect(ctx, bus.Config{URL: h.URL(), Dial: h.Dial, Credential: cred, Logger: h.cfg.Logger})
-	if err != nil {
+	if h.system, err = bus.ConnectSystem(ctx, cfg); err != nil {
 		return err
 	}
-	h.registrar, err = bus.StartRegistrar(ctx, h.conn, h.cfg.Logger)
+	if cfg, err = h.client(bus.RoleRegistrar); err != nil {
+		return err
+	}
+	if h.conn, err = bus.Connect(ctx, cfg); err != nil {
+		return err
+	}
+	h.registrar, err = bus.StartRegistrar(ctx, h.conn, bus.RegistrarConfig{System: h.system, Logger: h.cfg.Logger})
 	return err
 }
 
@@ -175,6 +194,9 @@ func (h *Hub) LeafURL() (string, error) { return h.srv.LeafURL() }
 // Dial is a connection inside this process, for bus.Config.
 func (h *Hub) Dial() (net.Conn, error) { return h.srv.srv.InProcessConn() }
 
+// Subscriptions is how many there are at this hub, its own included.
+func (h *Hub) Subscriptions() int { return int(h.srv.srv.NumSubscriptions()) }
+
 // Credential makes a credential for this hub.
 func (h *Hub) Credential(id bus.Identity) (bus.Credential, error) { return h.issuer.Issue(id) }
 
@@ -187,6 +209,10 @@ func (h *Hub) Stop() {
 	if h.conn != nil {
 		h.conn.Close()
 		h.conn = nil
+	}
+	if h.system != nil {
+		h.system.Close()
+		h.system = nil
 	}
 	if h.srv != nil {
 		h.srv.Stop()

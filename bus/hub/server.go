@@ -39,6 +39,9 @@ func startServer(opts *server.Options, log *slog.Logger) (*Server, error) {
 		return nil, fmt.Errorf("hub: %w", err)
 	}
 	srv.SetLoggerV2(&serverLog{log}, false, false, false)
+	if g, ok := opts.CustomClientAuthentication.(*gate); ok {
+		g.srv = srv
+	}
 	s := &Server{srv}
 	srv.Start()
 	if !srv.ReadyForConnections(readyWait) {
@@ -57,7 +60,7 @@ func checkFree(opts *server.Options) error {
 		if l.port <= 0 {
 			continue
 		}
-		taken, err := net.Listen("tcp", net.JoinHostPort(l.host, strconv.Itoa(l.port))) //nolint:noctx,gosec // it does not wait, and is only a question
+		taken, err := net.Listen("tcp", net.JoinHostPort(l.host, strconv.Itoa(l.port))) //nolint:noctx // it does not wait, and is only a question
 		if err != nil {
 			return fmt.Errorf("hub port %d: %w", l.port, err)
 		}

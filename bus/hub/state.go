@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -50,6 +51,7 @@ func (k *keysIssuer) Issue(id bus.Identity) (bus.Credential, error) {
 const (
 	stateFile = "hub.json" // mode 0600
 	lockFile  = "lock"
+	keyFile   = "key" // mode 0600; it stays, so that tokens outlive a hub that was killed or stopped
 )
 
 // DefaultDir is where a user's own hub keeps its state: $SANDBUS_STATE_DIR, else $XDG_STATE_HOME/sandbus, else
@@ -101,19 +103,42 @@ func lockState(dir string) (*stateDir, error) {
 	return &stateDir{dir: dir, lock: f}, nil
 }
 
+// minter is that of the hub that was here before, or a new one. Errors: the key cannot be read or written, or is none.
+func (s *stateDir) minter() (*bus.Minter, error) {
+	path := filepath.Join(s.dir, keyFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		m := bus.NewMinter()
+		return m, s.write(keyFile, []byte(m.Key()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("hub key: %w", err)
+	}
+	m, err := bus.ParseMinter(strings.TrimSpace(string(b)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; remove the file to begin with a new key, which no present token fits", path, err)
+	}
+	return m, nil
+}
+
 func (s *stateDir) publish(st State) error {
 	b, err := json.Marshal(st)
 	if err != nil {
 		return fmt.Errorf("hub state: %w", err)
 	}
-	tmp, err := os.CreateTemp(s.dir, stateFile+".*") // mode 0600
+	return s.write(stateFile, b)
+}
+
+// write puts a line into a file of the directory, whole or not at all.
+func (s *stateDir) write(name string, line []byte) error {
+	tmp, err := os.CreateTemp(s.dir, name+".*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("hub state: %w", err)
 	}
-	_, err = tmp.Write(append(b, '\n'))
+	_, err = tmp.Write(append(line, '\n'))
 	err = errors.Join(err, tmp.Close())
 	if err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(s.dir, stateFile))
+		err = os.Rename(tmp.Name(), filepath.Join(s.dir, name))
 	}
 	if err != nil {
 		return fmt.Errorf("hub state: %w", errors.Join(err, os.Remove(tmp.Name())))

@@ -92,36 +92,46 @@ func (a *app) harnessConfig() (harnesslib.Config, error) {
 	return cfg, nil
 }
 
+// findHub completes a configuration that names no hub by the one that runs on this machine. Errors: errNoHub.
+func (a *app) findHub(cfg *harnesslib.Config) error {
+	if cfg.URL != "" {
+		return nil
+	}
+	dir, err := a.dir()
+	if err != nil {
+		return err
+	}
+	st, issuer, found, err := hub.Find(dir)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%w (looked in %s); start one by \"sandbus up\", or name one by --hub", errNoHub, dir)
+	}
+	cred, err := issuer.Issue(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: harnessName()})
+	if err != nil {
+		return err
+	}
+	cfg.URL, cfg.Token, cfg.Credentials, cfg.CredentialsCommand = st.URL, cred.Token(), "", nil
+	cfg.CA, cfg.ServerName = or(cfg.CA, st.CA), st.ServerName
+	return nil
+}
+
+var errNoHub = errors.New("no hub: none runs on this machine")
+
 // connect finds a hub; where there is none and own is set, it starts one with a worker for the current directory.
 func (a *app) connect(ctx context.Context, own bool) (*session, error) {
 	cfg, err := a.harnessConfig()
 	if err != nil {
 		return nil, err
 	}
-	if cfg.URL != "" {
-		return open(ctx, cfg, "", nil)
-	}
-	dir, err := a.dir()
-	if err != nil {
+	switch err := a.findHub(&cfg); {
+	case own && errors.Is(err, errNoHub):
+		return a.startOwn(ctx, cfg)
+	case err != nil:
 		return nil, err
 	}
-	st, issuer, found, err := hub.Find(dir)
-	if err != nil {
-		return nil, err
-	}
-	if found {
-		cred, err := issuer.Issue(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: harnessName()})
-		if err != nil {
-			return nil, err
-		}
-		cfg.URL, cfg.Token, cfg.Credentials, cfg.CredentialsCommand = st.URL, cred.Token(), "", nil
-		cfg.CA, cfg.ServerName = or(cfg.CA, st.CA), st.ServerName
-		return open(ctx, cfg, "", nil)
-	}
-	if !own {
-		return nil, fmt.Errorf("no hub: none runs on this machine (looked in %s); start one by \"sandbus up\", or name one by --hub", dir)
-	}
-	return a.startOwn(ctx, cfg)
+	return open(ctx, cfg, "", nil)
 }
 
 func open(ctx context.Context, cfg harnesslib.Config, only string, stop func()) (*session, error) {
@@ -251,5 +261,17 @@ func (a *app) with(ctx context.Context, named string, own bool, f func(*harnessl
 	if err != nil {
 		return err
 	}
-	return explain(f(sb))
+	if !a.lease {
+		return explain(f(sb))
+	}
+	zone := or(a.zone, os.Getenv("SANDBUS_ZONE"), string(bus.DefaultZone))
+	l, err := s.Acquire(ctx, harnesslib.AcquireOptions{Selector: harnesslib.Selector{Zone: zone, ID: []string{sb.ID()}}, Wait: true})
+	if err != nil {
+		return err
+	}
+	err = f(l.Sandbox())
+	if rerr := l.Release(ctx); err == nil {
+		err = rerr
+	}
+	return explain(err)
 }

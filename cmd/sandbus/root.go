@@ -88,6 +88,7 @@ type app struct {
 	sandbox        string
 	stateDir       string
 	verbose        bool
+	lease          bool // hold a slot of the sandbox meanwhile
 }
 
 func newRoot(stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
@@ -122,8 +123,8 @@ Which sandbox: --sandbox (or SANDBUS_SANDBOX), or ID: before a path; otherwise t
 	f.StringVar(&a.stateDir, "state-dir", "", "`directory` by which the hub of this machine is found (environment: SANDBUS_STATE_DIR)")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say on standard error what happens")
 	root.AddCommand(
-		newExec(a), newUp(a), newHub(a), newWorker(a), newPs(a), newLs(a), newCat(a), newCp(a), newWatch(a), newShell(a),
-		newExecs(a), newLogs(a), newAttach(a), newKill(a), newPortForward(a), newAuth(a), newVersion(a),
+		newExec(a), newUp(a), newHub(a), newWorker(a), newPs(a), newRegistrar(a), newLs(a), newCat(a), newCp(a), newWatch(a), newShell(a),
+		newExecs(a), newLeases(a), newLogs(a), newAttach(a), newKill(a), newPortForward(a), newGateway(a), newAuth(a), newDoctor(a), newVersion(a),
 	)
 	for _, c := range root.Commands() {
 		wrapArgs(c)

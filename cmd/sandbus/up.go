@@ -63,7 +63,7 @@ func newHub(a *app) *cobra.Command {
 		Long: `hub runs a NATS server with JetStream and the registrar, on 127.0.0.1 unless --listen says otherwise. Other sandbus
 commands of the same user find it by themselves. Workers join by "sandbus worker --sandbox-id ID".
 
-Off loopback it listens with TLS only. Its own tokens end with it; with --keys it takes the credentials of an operator,
+Off loopback it listens with TLS only. Its own tokens hold for its state directory; with --keys it takes the credentials of an operator,
 which live on: see "sandbus auth".`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

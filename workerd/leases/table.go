@@ -79,6 +79,10 @@ type Request struct {
 	Exclusive bool
 	// Cap is how many slots may be taken with this lease; zero means all that there are.
 	Cap int
+	// Ticket names the waiting of the one who asks; empty means that it does not wait. See tickets.
+	Ticket string
+	// Waited is for how long it has waited; it counts with a Ticket only. At most MaxWaited.
+	Waited time.Duration
 }
 
 // Lease is a right to one slot, or to all of them.
@@ -111,6 +115,7 @@ type Table struct {
 	mu     sync.Mutex // guards the fields below
 	live   map[string]*Lease
 	byOp   map[opKey]*Lease
+	queue  tickets
 	used   int
 	epoch  uint64
 	past   map[string]past
@@ -149,7 +154,7 @@ func NewTable(cfg Config) (*Table, error) {
 	}
 	return &Table{
 		cfg: cfg, live: map[string]*Lease{}, byOp: map[opKey]*Lease{}, past: map[string]past{},
-		held: map[string]int{}, left: map[string]*departure{},
+		queue: tickets{}, held: map[string]int{}, left: map[string]*departure{},
 	}, nil
 }
 
@@ -160,6 +165,9 @@ func (t *Table) Acquire(r Request) (*Lease, error) {
 	}
 	if r.TTL < MinTTL || r.TTL > MaxTTL {
 		return nil, &RangeError{"TTL", r.TTL, MinTTL, MaxTTL}
+	}
+	if r.Waited < 0 || r.Waited > MaxWaited {
+		return nil, &RangeError{"waited", r.Waited, time.Duration(0), MaxWaited}
 	}
 	if r.Cap < 0 || r.Cap > MaxSlots {
 		return nil, &RangeError{"cap", r.Cap, 1, MaxSlots}
@@ -183,9 +191,12 @@ func (t *Table) Acquire(r Request) (*Lease, error) {
 	if t.used+takes > bound {
 		t.sweepLocked(now)
 	}
-	if t.used+takes > bound {
-		return nil, fmt.Errorf("%w: %d of %d are taken, %d more would be over the cap of %d", ErrBusy, t.used, t.cfg.Slots, takes, bound)
+	if ahead := t.queue.ahead(r, now); t.used+ahead+takes > bound {
+		t.queue.take(r, takes, now)
+		return nil, fmt.Errorf("%w: %d of %d are taken and %d are for those who have waited longer; %d more would be over the cap of %d",
+			ErrBusy, t.used, t.cfg.Slots, ahead, takes, bound)
 	}
+	t.queue.drop(r.Holder, r.Ticket)
 	t.epoch++
 	l := &Lease{
 		ID: strings.ToLower(rand.Text()), Epoch: t.epoch, Holder: r.Holder, TTL: r.TTL, Exclusive: r.Exclusive,
@@ -275,10 +286,11 @@ func (t *Table) Release(id, holder string) error {
 	return nil
 }
 
-// ReleaseOp ends the lease that an Acquire with this Op was granted, if there is one.
+// ReleaseOp ends the lease that an Acquire with this Op was granted, if there is one, or the waiting with this Ticket.
 func (t *Table) ReleaseOp(op, holder string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.queue.drop(holder, op)
 	if l := t.byOp[opKey{holder, op}]; l != nil {
 		t.endLocked(l, ErrReleased)
 	}

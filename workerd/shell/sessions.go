@@ -70,7 +70,7 @@ func NewSessions(cfg SessionsConfig) (*Sessions, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p, _, err := newPipes(cfg.Path, cfg.Temp, cfg.forceFIFO)
+	p, _, err := newPipes(cfg.Path, cfg.Temp, cfg.Rules, cfg.forceFIFO)
 	if err != nil {
 		return nil, fmt.Errorf("start shell %s: %w", cfg.Path, err)
 	}

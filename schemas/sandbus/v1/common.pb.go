@@ -79,6 +79,9 @@ const (
 	// CODE_FENCED is a request under a lease that has ended, is unknown or is another's, or under none where one is needed.
 	// It did not run; a command under way that fails with it was ended with its lease.
 	Code_CODE_FENCED Code = 20
+	// CODE_FORGOTTEN is an op that has ended and whose answer the worker does not keep any more: it ran, and nobody knows how
+	// it ended.
+	Code_CODE_FORGOTTEN Code = 30
 )
 
 // Enum value maps for Code.
@@ -105,6 +108,7 @@ var (
 		18: "CODE_CONFLICT",
 		19: "CODE_REPLACED",
 		20: "CODE_FENCED",
+		30: "CODE_FORGOTTEN",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":   0,
@@ -128,6 +132,7 @@ var (
 		"CODE_CONFLICT":      18,
 		"CODE_REPLACED":      19,
 		"CODE_FENCED":        20,
+		"CODE_FORGOTTEN":     30,
 	}
 )
 
@@ -382,7 +387,7 @@ const file_sandbus_v1_common_proto_rawDesc = "" +
 	"\x04path\x18\x04 \x01(\tR\x04path\x12\x19\n" +
 	"\bpath_raw\x18\x05 \x01(\fR\apathRaw\"2\n" +
 	"\aFailure\x12'\n" +
-	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error*\x9e\x03\n" +
+	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error*\xb2\x03\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fCODE_INVALID\x10\x01\x12\x15\n" +
@@ -405,7 +410,8 @@ const file_sandbus_v1_common_proto_rawDesc = "" +
 	"\rCODE_PROTOCOL\x10\x11\x12\x11\n" +
 	"\rCODE_CONFLICT\x10\x12\x12\x11\n" +
 	"\rCODE_REPLACED\x10\x13\x12\x0f\n" +
-	"\vCODE_FENCED\x10\x14B9Z7github.com/sandbus/sandbus/schemas/sandbus/v1;sandbusv1b\x06proto3"
+	"\vCODE_FENCED\x10\x14\x12\x12\n" +
+	"\x0eCODE_FORGOTTEN\x10\x1eB9Z7github.com/sandbus/sandbus/schemas/sandbus/v1;sandbusv1b\x06proto3"
 
 var (
 	file_sandbus_v1_common_proto_rawDescOnce sync.Once

@@ -35,7 +35,13 @@ type LeaseAcquireRequest struct {
 	Exclusive bool `protobuf:"varint,3,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// cap is how many slots may be taken when this lease is, itself included; zero means the worker's slots, which a
 	// larger cap is cut to; it does not count with exclusive. At most 65,535.
-	Cap           int32 `protobuf:"varint,4,opt,name=cap,proto3" json:"cap,omitempty"`
+	Cap int32 `protobuf:"varint,4,opt,name=cap,proto3" json:"cap,omitempty"`
+	// ticket names the caller's waiting, the same for all its requests until it has a lease or gives up: one token. A slot
+	// is kept for those who have waited longer than who asks, and have asked within the last second. Empty means that it
+	// does not wait.
+	Ticket string `protobuf:"bytes,5,opt,name=ticket,proto3" json:"ticket,omitempty"`
+	// waited_ms is for how long the caller has waited, in milliseconds, at most 7 days; it counts with a ticket only.
+	WaitedMs      int64 `protobuf:"varint,6,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -94,6 +100,20 @@ func (x *LeaseAcquireRequest) GetExclusive() bool {
 func (x *LeaseAcquireRequest) GetCap() int32 {
 	if x != nil {
 		return x.Cap
+	}
+	return 0
+}
+
+func (x *LeaseAcquireRequest) GetTicket() string {
+	if x != nil {
+		return x.Ticket
+	}
+	return ""
+}
+
+func (x *LeaseAcquireRequest) GetWaitedMs() int64 {
+	if x != nil {
+		return x.WaitedMs
 	}
 	return 0
 }
@@ -306,8 +326,8 @@ type LeaseReleaseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// meta goes with every request; lease is the one to end.
 	Meta *RequestMeta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// acquire_op names the lease by the op of its lease.acquire instead, for a caller that did not get the answer: then
-	// meta has no lease, and it is no error when nothing was granted under that op.
+	// acquire_op names the lease by the op of its lease.acquire instead, for a caller that did not get the answer, or names
+	// a ticket whose caller waits no more: then meta has no lease, and it is no error when there is neither.
 	AcquireOp     string `protobuf:"bytes,2,opt,name=acquire_op,json=acquireOp,proto3" json:"acquire_op,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -627,12 +647,14 @@ var File_sandbus_v1_lease_proto protoreflect.FileDescriptor
 const file_sandbus_v1_lease_proto_rawDesc = "" +
 	"\n" +
 	"\x16sandbus/v1/lease.proto\x12\n" +
-	"sandbus.v1\x1a\x17sandbus/v1/common.proto\"\x89\x01\n" +
+	"sandbus.v1\x1a\x17sandbus/v1/common.proto\"\xbe\x01\n" +
 	"\x13LeaseAcquireRequest\x12+\n" +
 	"\x04meta\x18\x01 \x01(\v2\x17.sandbus.v1.RequestMetaR\x04meta\x12\x15\n" +
 	"\x06ttl_ms\x18\x02 \x01(\x03R\x05ttlMs\x12\x1c\n" +
 	"\texclusive\x18\x03 \x01(\bR\texclusive\x12\x10\n" +
-	"\x03cap\x18\x04 \x01(\x05R\x03cap\"\xc0\x01\n" +
+	"\x03cap\x18\x04 \x01(\x05R\x03cap\x12\x16\n" +
+	"\x06ticket\x18\x05 \x01(\tR\x06ticket\x12\x1b\n" +
+	"\twaited_ms\x18\x06 \x01(\x03R\bwaitedMs\"\xc0\x01\n" +
 	"\x14LeaseAcquireResponse\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\tR\x05lease\x12\x14\n" +
