@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strconv"
 	"syscall"
 	"testing"
 
@@ -18,13 +19,20 @@ import (
 	"github.com/sandbus/sandbus/workerd/command"
 )
 
-// roleVar makes this binary one of the processes of a run.
-const roleVar = "FAULTS_ROLE"
+const (
+	// roleVar makes this binary one of the processes of a run.
+	roleVar = "FAULTS_ROLE"
+	// worldVar marks all processes of a run, and what they start, by the run's directory.
+	worldVar = "FAULTS_WORLD"
+)
 
 func TestMain(m *testing.M) {
 	role := os.Getenv(roleVar)
 	if role == "" {
 		flag.Parse()
+		if err := flag.Set("test.parallel", strconv.Itoa(*atOnce)); err != nil {
+			panic(err)
+		}
 		testenv.Main(m)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -61,36 +69,63 @@ func play(ctx context.Context, role string) error {
 		return nil
 	case "harness":
 		return playHarness(ctx, log)
+	case "storm":
+		return playStorm(ctx, log)
 	}
 	return fmt.Errorf("role %q: there is none", role)
 }
 
+// playRegistrar keeps presence, with the hub's system account beside, until ctx ends.
 func playRegistrar(ctx context.Context, log *slog.Logger) error {
-	cred, err := bus.LoadCredential(os.Getenv("SANDBUS_CREDS"))
+	closed := make(chan error, 2)
+	connect := func(file string) (cfg bus.Config, err error) {
+		cred, err := bus.LoadCredential(os.Getenv(file))
+		return bus.Config{
+			URL: os.Getenv("SANDBUS_URL"), Credential: cred, ConnectTimeout: -1, Logger: log,
+			OnClosed: func(err error) { closed <- err },
+		}, err
+	}
+	own, err := connect("SANDBUS_CREDS")
 	if err != nil {
 		return err
 	}
-	conn, err := bus.Connect(ctx, bus.Config{URL: os.Getenv("SANDBUS_URL"), Credential: cred, ConnectTimeout: -1, Logger: log})
+	observer, err := connect("FAULTS_SYSTEM_CREDS")
+	if err != nil {
+		return err
+	}
+	replicas, err := strconv.Atoi(os.Getenv("FAULTS_REPLICAS"))
+	if err != nil {
+		return err
+	}
+	system, err := bus.ConnectSystem(ctx, observer)
+	if err != nil {
+		return err
+	}
+	defer system.Close()
+	conn, err := bus.Connect(ctx, own)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	r, err := startRegistrar(ctx, conn, log)
+	r, err := bus.StartRegistrar(ctx, conn, bus.RegistrarConfig{Replicas: replicas, System: system, Logger: log})
 	if err != nil {
 		return err
 	}
+	defer r.Stop()
 	fmt.Println(readyLine)
-	<-ctx.Done()
-	r.Stop()
-	return nil
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-closed:
+		return err
+	}
 }
 
-// spoken waits for a process's ready line and then takes the rest of what it says.
+// spoken waits for a process's ready line.
 func spoken(r io.Reader) error {
-	var line string
-	if _, err := fmt.Fscanln(r, &line); err != nil || line != readyLine {
+	line := make([]byte, len(readyLine)+1)
+	if _, err := io.ReadFull(r, line); err != nil || string(line) != readyLine+"\n" {
 		return errors.Join(fmt.Errorf("it said %q, not %q", line, readyLine), err)
 	}
-	go func() { _, _ = io.Copy(io.Discard, r) }() // ends with the process
 	return nil
 }

@@ -3,6 +3,7 @@ package history
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 )
 
@@ -23,7 +24,7 @@ type op struct {
 func Check(events []Event, j Journal) []string {
 	events = slices.Clone(events)
 	slices.SortStableFunc(events, func(a, b Event) int { return cmp.Compare(a.At, b.At) })
-	c := &checker{ops: map[string]*op{}, journal: j}
+	c := &checker{ops: map[string]*op{}, died: map[string]bool{}, journal: j}
 	for i := range events {
 		c.take(&events[i])
 	}
@@ -41,6 +42,7 @@ func Check(events []Event, j Journal) []string {
 
 type checker struct {
 	ops     map[string]*op
+	died    map[string]bool // sides
 	journal Journal
 	found   []string
 }
@@ -80,7 +82,9 @@ func (c *checker) take(e *Event) {
 		c.violated("left behind: %s", e.Detail)
 	case Broken:
 		c.violated("%s: %s", e.Side, e.Detail)
-	case Fault, Granted, Ended:
+	case Died:
+		c.died[e.Detail] = true
+	case Fault, Granted, Ended, Probe:
 	}
 }
 
@@ -88,6 +92,14 @@ func (c *checker) checkOp(id string, o *op) {
 	switch {
 	case o.request == nil:
 		c.violated("op %s has an outcome, and nobody had asked for it", id)
+		return
+	case len(o.outcomes) == 0 && c.died[o.request.Side]:
+		if ran := c.journal.Ran[id]; ran > 1 {
+			c.violated("op %s (%s) ran %d times", id, o.request.Verb, ran)
+		}
+		if whole, there := c.journal.Files[id]; there && !whole {
+			c.violated("op %s: the file that it wrote is not whole", id)
+		}
 		return
 	case len(o.outcomes) == 0:
 		c.violated("op %s (%s) has no outcome", id, o.request.Verb)
@@ -162,24 +174,28 @@ func (c *checker) checkWrite(id string, end *Event) {
 
 // checkLeases counts at each moment how many leases of one sandbox are held.
 func (c *checker) checkLeases(events []Event) {
-	held := map[string]map[string]bool{}
+	held := map[string]map[string]string{} // by sandbox and lease: the side that holds it
 	for i := range events {
 		e := &events[i]
 		switch e.Kind {
 		case Granted:
 			if held[e.Sandbox] == nil {
-				held[e.Sandbox] = map[string]bool{}
+				held[e.Sandbox] = map[string]string{}
 			}
-			if held[e.Sandbox][e.Lease] {
+			if held[e.Sandbox][e.Lease] != "" {
 				c.violated("lease %s of %s was granted twice", e.Lease, e.Sandbox)
 			}
-			held[e.Sandbox][e.Lease] = true
+			held[e.Sandbox][e.Lease] = e.Side
 			if n := len(held[e.Sandbox]); n > e.Slots {
 				c.violated("%d leases of %s are held at once, it has %d slots", n, e.Sandbox, e.Slots)
 			}
 		case Ended:
 			delete(held[e.Sandbox], e.Lease)
-		case Request, Outcome, Fault, Left, Broken:
+		case Died:
+			for _, leases := range held {
+				maps.DeleteFunc(leases, func(_, side string) bool { return side == e.Detail })
+			}
+		case Request, Outcome, Fault, Left, Broken, Probe:
 		}
 	}
 }

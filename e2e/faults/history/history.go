@@ -26,6 +26,8 @@ const (
 	Ended   Kind = "ended"   // it is not any more
 	Left    Kind = "left"    // something was left behind; Detail
 	Broken  Kind = "broken"  // the side itself saw a promise broken; Detail
+	Probe   Kind = "probe"   // a question that does nothing was answered
+	Died    Kind = "died"    // a side was killed, Detail: its operations may lack an outcome, and its leases have ended
 )
 
 // Verb is what an operation does.
@@ -70,6 +72,7 @@ type Event struct {
 	// Want is the exit code that the operation has when it runs to its end; of a request.
 	Want int `json:"want,omitempty"`
 	// Lines is how many numbered lines an exec prints (request), or how many arrived in order (outcome).
+	// Of a write it is how many lines its file has.
 	Lines int `json:"lines,omitempty"`
 	// Omitted is how many bytes of output the outcome says did not come; Wrong says that a line was not the next one.
 	Omitted int64  `json:"omitted,omitempty"`

@@ -41,6 +41,35 @@ func good() ([]Event, Journal) {
 	return events, Journal{Ran: map[string]int{"a": 1, "b": 1, "c": 1, "g": 1, "h": 1}, Files: map[string]bool{"e": true}}
 }
 
+// TestCheckKnowsTheDead takes a side that was killed for what it is: it owes no outcome, and holds no lease.
+func TestCheckKnowsTheDead(t *testing.T) {
+	events, j := good()
+	for i := range events {
+		events[i].Side = "h2"
+	}
+	add := func(e Event) {
+		e.At = Now()
+		events = append(events, e)
+	}
+	add(Event{Side: "h1", Kind: Request, Op: "k", Verb: Exec, Lines: 5})
+	add(Event{Side: "h1", Kind: Request, Op: "w", Verb: Write})
+	require.NotEmpty(t, Check(events, j))
+	add(Event{Side: "driver", Kind: Died, Detail: "h1"})
+	require.Empty(t, Check(events, j))
+	j.Ran["k"] = 2
+	require.Equal(t, []string{"op k (exec) ran 2 times"}, Check(events, j))
+	j.Ran["k"], j.Files["w"] = 1, false
+	require.Equal(t, []string{"op w: the file that it wrote is not whole"}, Check(events, j))
+	delete(j.Files, "w")
+	add(Event{Side: "driver", Kind: Died, Detail: "h2"})
+	for _, lease := range []string{"l4", "l5"} {
+		add(Event{Side: "h3", Kind: Granted, Lease: lease, Sandbox: "box", Slots: 2})
+	}
+	require.Empty(t, Check(events, j))
+	add(Event{Side: "h3", Kind: Granted, Lease: "l6", Sandbox: "box", Slots: 2})
+	require.Len(t, Check(events, j), 1)
+}
+
 func TestCheckPasses(t *testing.T) {
 	events, j := good()
 	require.Empty(t, Check(events, j))
