@@ -75,20 +75,18 @@ var errStopped = errors.New("worker stopped")
 // (bus.ErrDuplicate), the shell does not start.
 func (w *Worker) Run(ctx context.Context) (err error) {
 	lost := make(chan error, 1)
-	conn, err := bus.Connect(ctx, bus.Config{
+	hub := bus.Config{
 		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
 		Renew: w.cfg.Renew, CA: w.cfg.CA, ServerName: w.cfg.ServerName,
-		OnClosed: tell(lost),
-		OnDenied: tell(lost),
-	})
+		OnClosed: tell(lost), OnDenied: tell(lost),
+	}
+	conn, err := bus.Connect(ctx, hub)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	bulk, err := bus.Connect(ctx, bus.Config{
-		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
-		Name: w.cfg.Credential.Identity().String() + " (bulk)", OnClosed: tell(lost), OnDenied: tell(lost),
-	})
+	hub.Name = w.cfg.Credential.Identity().String() + " (bulk)"
+	bulk, err := bus.Connect(ctx, hub)
 	if err != nil {
 		return err
 	}
