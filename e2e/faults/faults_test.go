@@ -26,7 +26,7 @@ var (
 	ops    = flag.Int("ops", 80, "operations of each harness, at most")
 	rounds = flag.Int("rounds", 2, "how often a scenario repeats its fault, at most")
 	long   = flag.Bool("long", false, "faults last as long as their names say")
-	keep   = flag.Bool("keep", false, "keep the files of runs that fail")
+	keep   = flag.Bool("keep", false, "keep the files of runs")
 )
 
 // TestFaults runs each scenario with some seeds. What fails is run again with less for as long as it fails.
@@ -121,7 +121,7 @@ func once(t *testing.T, name string, sp spec) (r *report, wrong []string) {
 	if len(wrong) > 0 {
 		r.logs = w.logs()
 	}
-	if len(wrong) > 0 && *keep {
+	if *keep {
 		t.Logf("files are kept in %s", dir)
 	} else {
 		require.NoError(t, os.RemoveAll(dir))

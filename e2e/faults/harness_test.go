@@ -460,21 +460,25 @@ func (h *harness) hog(ctx context.Context, n int) {
 
 // final asks each sandbox until it answers.
 func (h *harness) final(ctx context.Context) {
+	var wg sync.WaitGroup
 	for _, name := range h.Final {
-		var last error
-		err := poll(ctx, patience, func() (bool, error) {
-			ask, cancel := context.WithTimeout(ctx, 30*time.Second)
-			defer cancel()
-			if _, last = h.boxes[name].ScriptCommand("true").Output(ask); last != nil {
-				return false, nil //nolint:nilerr // it is asked again
+		wg.Go(func() {
+			var last error
+			err := poll(ctx, patience, func() (bool, error) {
+				ask, cancel := context.WithTimeout(ctx, 30*time.Second)
+				defer cancel()
+				if _, last = h.boxes[name].ScriptCommand("true").Output(ask); last != nil {
+					return false, nil //nolint:nilerr // it is asked again
+				}
+				last = h.boxes[name].Command("true").Run(ask)
+				return last == nil, nil
+			}, func() string { return fmt.Sprintf("sandbox %s: %v", name, last) })
+			if err != nil {
+				h.rec.Add(history.Event{Kind: history.Broken, Detail: "after all was mended: " + err.Error()})
 			}
-			last = h.boxes[name].Command("true").Run(ask)
-			return last == nil, nil
-		}, func() string { return fmt.Sprintf("sandbox %s: %v", name, last) })
-		if err != nil {
-			h.rec.Add(history.Event{Kind: history.Broken, Detail: "after all was mended: " + err.Error()})
-		}
+		})
 	}
+	wg.Wait()
 }
 
 // holdings is what a process holds.

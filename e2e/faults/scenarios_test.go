@@ -235,8 +235,8 @@ func duplicate(ctx context.Context, w *world) error {
 			p.kill()
 			return nil
 		}
-		if p.err == nil || !strings.Contains(p.tail(1), bus.ErrDuplicate.Error()) {
-			w.rec.Add(history.Event{Kind: history.Broken, Detail: fmt.Sprintf("a duplicate worker ended with %v: %s", p.err, p.tail(1))})
+		if p.err == nil || !strings.Contains(p.tail(3), bus.ErrDuplicate.Error()) {
+			w.rec.Add(history.Event{Kind: history.Broken, Detail: fmt.Sprintf("a duplicate worker ended with %v: %s", p.err, p.tail(3))})
 		}
 		if w.workers[0].hasEnded() {
 			w.rec.Add(history.Event{Kind: history.Broken, Detail: "the first worker ended"})
@@ -382,8 +382,8 @@ func revoked(ctx context.Context, w *world) error {
 	}
 	select {
 	case <-w.workers[2].ended:
-		if w.workers[2].err == nil || !strings.Contains(w.workers[2].tail(1), bus.ErrRevoked.Error()) {
-			w.rec.Add(history.Event{Kind: history.Broken, Detail: fmt.Sprintf("a revoked worker ended with %v: %s", w.workers[2].err, w.workers[2].tail(1))})
+		if w.workers[2].err == nil || !strings.Contains(w.workers[2].tail(3), bus.ErrRevoked.Error()) {
+			w.rec.Add(history.Event{Kind: history.Broken, Detail: fmt.Sprintf("a revoked worker ended with %v: %s", w.workers[2].err, w.workers[2].tail(3))})
 		}
 	case <-time.After(patience):
 		w.rec.Add(history.Event{Kind: history.Broken, Detail: "a revoked worker does not end"})
