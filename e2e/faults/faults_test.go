@@ -34,6 +34,11 @@ func TestFaults(t *testing.T) {
 	if *seeds == 0 {
 		t.Skip("it takes minutes: asked for by -seeds N, as make faults does")
 	}
+	t.Cleanup(func() {
+		if previous.path != "" {
+			require.NoError(t, os.RemoveAll(filepath.Dir(previous.path)))
+		}
+	})
 	var mu sync.Mutex
 	reports := map[string]*report{}
 	t.Run("all", func(t *testing.T) {

@@ -364,7 +364,7 @@ func (h *harness) detach(ctx context.Context, name string, sb *harnesslib.Sandbo
 		h.did(id, history.Event{Lines: lines}, err) // a short one may have ended in its start: its output was not asked for
 		return
 	}
-	end := time.Now().Add(opLimit / 2)
+	end := time.Now().Add(opLimit / 5)
 	for {
 		a := sb.AttachCommand(id)
 		got := &lineCounter{id: id}
