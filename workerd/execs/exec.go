@@ -2,6 +2,7 @@ package execs
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -126,11 +127,12 @@ func (e *Exec) start(drain *proc.Drain) (*proc.Cmd, error) {
 		}
 		p.Argv, p.Extra = argv, extra
 	}
-	p.Mark = e.cfg.mark(e.spec.ID)
-	p.Env = append(p.Env, p.Mark)
+	run := rand.Text() // another sandbox of this machine may have an exec of the same id
+	p.Mark = runMark(run)
+	p.Env = append(p.Env, "SANDBUS_EXEC_ID="+e.spec.ID, p.Mark)
 	p.Rules = e.cfg.Rules
 	var err error
-	if p.Cgroup, err = proc.NewCgroup(e.spec.ID, e.spec.Memory); err != nil {
+	if p.Cgroup, err = proc.NewCgroup(e.spec.ID+"-"+run, e.spec.Memory); err != nil {
 		p.Cgroup = nil
 		if e.spec.Memory > 0 {
 			return nil, err

@@ -34,8 +34,9 @@ const (
 	keepMax = 64               // how many of those at most
 )
 
-// mark is in the environment of all that belongs to an exec. It is no secret: the id is known to the command's owner.
-func (c *Config) mark(id string) string { return "SANDBUS_EXEC_ID=" + id }
+// runMark is in the environment of all that belongs to an exec. The run's name is its own: the id is the caller's, who may
+// use it in every sandbox of a machine.
+func runMark(run string) string { return "SANDBUS_EXEC_RUN=" + run }
 
 // LineageMark is in the environment of all that a worker and its predecessors have started.
 func LineageMark(lineage string) string { return "SANDBUS_LINEAGE=" + lineage }
