@@ -2,7 +2,7 @@ TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: all build test check lint generate generated fuzz bench tidy
+.PHONY: all build test check lint vuln generate generated fuzz bench tidy
 
 all: build
 
@@ -12,7 +12,7 @@ build: ## both binaries into bin/, the worker static
 test: ## all tests
 	go test -timeout 25m ./...
 
-check: lint generated tidy ## what CI runs
+check: lint vuln generated tidy ## what CI runs
 	GOOS=linux GOARCH=arm64 CGO_ENABLED=0 go build ./...
 	go test -race -timeout 25m ./...
 
@@ -21,6 +21,17 @@ lint:
 	$(TOOL) golangci-lint run ./...
 	cd schemas && $(TOOL) buf lint && $(TOOL) buf format -d --exit-code
 	cd schemas && { ! git rev-parse -q --verify HEAD^ >/dev/null || $(TOOL) buf breaking --against '../.git#ref=$(BREAKING_BASE),subdir=schemas'; }
+
+# Its database comes from vuln.go.dev: where that cannot be had nothing is known, and a skip must be seen. A small package
+# asks first. (gosec is one of golangci-lint's.)
+vuln: ## known vulnerabilities in what we use
+	@rc=0; out=$$(timeout 180 $(TOOL) govulncheck ./textedit 2>&1) || rc=$$?; \
+	if [ $$rc -eq 0 ]; then rc=0; out=$$(timeout 900 $(TOOL) govulncheck ./... 2>&1) || rc=$$?; fi; \
+	case $$rc in \
+	0) echo "govulncheck: nothing known" ;; \
+	3) echo "$$out"; exit 1 ;; \
+	*) echo "$$out" | tail -n 3; echo "*** SKIPPED: govulncheck did not run (status $$rc, see above): what we use was not checked ***" ;; \
+	esac
 
 # What a change of the schemas is compared with: the commit before this one.
 BREAKING_BASE ?= HEAD^

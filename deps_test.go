@@ -21,7 +21,7 @@ func deps(t *testing.T, args ...string) []string {
 	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
-// TestArrows holds which way imports may point: schemas <- bus <- workerd | harnesslib <- loadtest, cmd;
+// TestArrows holds which way imports may point: schemas <- bus <- workerd | harnesslib <- gateway <- loadtest, cmd;
 // textedit and treetar know none of them, and serve both sides.
 func TestArrows(t *testing.T) {
 	for _, c := range []struct {
@@ -30,12 +30,15 @@ func TestArrows(t *testing.T) {
 	}{
 		{"./schemas/...", []string{"bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
 		{"./bus", []string{"workerd", "harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./bus/auth", []string{"workerd", "harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 		{"./bus/hub", []string{"workerd", "harnesslib", "cmd", "loadtest"}},
 		{"./textedit", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
 		{"./treetar", []string{"schemas", "bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
-		{"./workerd/...", []string{"harnesslib", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
-		{"./harnesslib/...", []string{"workerd", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
-		{"./cmd/workerd", []string{"harnesslib", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./workerd/...", []string{"harnesslib", "gateway", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./harnesslib/...", []string{"workerd", "gateway", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./gateway", []string{"workerd", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
+		{"./gateway/plainrelay", []string{"bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
+		{"./cmd/workerd", []string{"harnesslib", "gateway", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 	} {
 		t.Run(c.from, func(t *testing.T) {
 			got := deps(t, "-deps", c.from)

@@ -226,10 +226,7 @@ func TestC08FIFO(t *testing.T) {
 
 func TestC09ManyShortExecs(t *testing.T) {
 	p := start(t, nil)
-	many, some := 1000, 100
-	if os.Getenv("SANDBUS_FULL") != "" {
-		many, some = 10_000, 1000
-	}
+	const many, some = 10_000, 1000
 	run := func(n int, cmd func() *harnesslib.Cmd) {
 		var wg sync.WaitGroup
 		work := make(chan struct{})
@@ -315,8 +312,13 @@ func TestC10AbortAtAnyMoment(t *testing.T) {
 // workerProcess starts a worker in a process of its own at a hub that listens. It returns what kills it.
 func (n *network) workerProcess(t *testing.T, url string) *exec.Cmd {
 	t.Helper()
+	return n.workerAt(t, url, n.token(t, bus.RoleSandbox, "box"))
+}
+
+func (n *network) workerAt(t *testing.T, url, token string) *exec.Cmd {
+	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), workerVar+"=1", "SANDBUS_URL="+url, "SANDBUS_TOKEN="+n.token(t, bus.RoleSandbox, "box"),
+	cmd.Env = append(os.Environ(), workerVar+"=1", "SANDBUS_URL="+url, "SANDBUS_TOKEN="+token,
 		"SANDBUS_DIR="+n.dir, "XDG_STATE_HOME="+n.state, "SANDBUS_LOG_LEVEL=warn")
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())

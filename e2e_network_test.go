@@ -43,7 +43,12 @@ func (n *network) token(t *testing.T, role bus.Role, name string) string {
 // place is the sandbox seen through a URL, when its worker is there.
 func (n *network) place(t *testing.T, url string) *place {
 	t.Helper()
-	h, err := harnesslib.Connect(t.Context(), harnesslib.Config{URL: url, Token: n.token(t, bus.RoleHarness, "test"), Logger: bustest.Logger(t)})
+	return n.placeAt(t, url, n.token(t, bus.RoleHarness, "test"))
+}
+
+func (n *network) placeAt(t *testing.T, url, token string) *place {
+	t.Helper()
+	h, err := harnesslib.Connect(t.Context(), harnesslib.Config{URL: url, Token: token, Logger: bustest.Logger(t)})
 	require.NoError(t, err)
 	t.Cleanup(h.Close)
 	sb, err := h.Sandbox("box")

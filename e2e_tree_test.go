@@ -265,7 +265,7 @@ func TestC62UnsafeArchive(t *testing.T) {
 		_, err := b.CopyOut(t.Context(), "tree", t.TempDir(), harnesslib.TreeOptions{})
 		var ue *harnesslib.UnsafeEntryError
 		require.ErrorAs(t, err, &ue)
-		require.ErrorContains(t, err, `archive entry "out" refused: a link to an absolute path: /etc/passwd`)
+		require.ErrorContains(t, err, `archive entry "out" refused: a link to an absolute path: "/etc/passwd"`)
 		dst := t.TempDir()
 		var refused []string
 		res, err := b.CopyOut(t.Context(), "tree", dst, harnesslib.TreeOptions{Refused: func(e *harnesslib.UnsafeEntryError) { refused = append(refused, e.Name) }})

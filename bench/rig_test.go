@@ -22,11 +22,12 @@ import (
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/bus/bustest"
 	"github.com/sandbus/sandbus/bus/hub"
+	"github.com/sandbus/sandbus/bus/hub/hubtest"
 	"github.com/sandbus/sandbus/harnesslib"
 	"github.com/sandbus/sandbus/workerd"
 )
 
-// This binary is all three processes: the environment says which.
+// This binary is all processes: the environment says which.
 const (
 	roleVar = "BENCH_ROLE"
 	urlVar  = "BENCH_URL"
@@ -38,12 +39,21 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if status, ok := hubtest.Main(); ok {
+		os.Exit(status) //nolint:forbidigo // a server that a benchmark has started
+	}
 	run := m.Run
 	switch os.Getenv(roleVar) {
 	case "hub":
 		run = func() int { return role(hubProcess) }
 	case "worker":
 		run = func() int { return role(workerProcess) }
+	case "gateway":
+		run = func() int { return role(gatewayProcess) }
+	case "plain relay":
+		run = func() int { return role(plainRelayProcess) }
+	case "plain worker":
+		run = func() int { return role(plainWorkerProcess) }
 	}
 	os.Exit(run()) //nolint:forbidigo // a test's main
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -47,6 +48,9 @@ func (a *Announcer) Run(ctx context.Context) error {
 	}
 	a.Hello.Instance = string(a.Target.Instance)
 	a.Hello.Protocol = ProtocolVersion
+	if !slices.Contains(a.Hello.GetFeatures(), featureProbe) {
+		a.Hello.Features = append(a.Hello.Features, featureProbe)
+	}
 	own := join(string(a.Target.Zone), string(a.Target.Sandbox))
 	again := make(chan struct{}, 1) // somebody wants to hear hello
 	ask := func(*nats.Msg) {
@@ -55,8 +59,13 @@ func (a *Announcer) Run(ctx context.Context) error {
 		default:
 		}
 	}
-	for _, subject := range []string{"bc." + string(a.Target.Zone), "_I." + own + ".hello"} {
-		sub, err := a.Conn.subscribe(subject, ask)
+	soon := make(chan time.Duration, 1) // somebody wants to hear a beat within a time
+	for subject, f := range map[string]nats.MsgHandler{
+		"_I." + own + ".hello":        ask,
+		"bc." + string(a.Target.Zone): func(m *nats.Msg) { a.beatSoon(soon, m.Data) },
+		probeSubject(a.Target.Zone, a.Target.Sandbox, a.Target.Instance): func(*nats.Msg) { a.beat(own) },
+	} {
+		sub, err := a.Conn.subscribe(subject, f)
 		if err != nil {
 			return err
 		}
@@ -75,7 +84,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 			ready()
 			ready = nil
 		}
-		if !a.beatUntil(ctx, every, own, again) {
+		if !a.beatUntil(ctx, every, own, again, soon) {
 			return nil
 		}
 	}
@@ -83,11 +92,11 @@ func (a *Announcer) Run(ctx context.Context) error {
 
 // hello repeats until the registrar has answered. It returns how often to beat.
 func (a *Announcer) hello(ctx context.Context, own string) (time.Duration, error) {
-	payload, err := proto.Marshal(a.Hello)
-	if err != nil {
-		return 0, fmt.Errorf("hello: %w", err)
-	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, beatEvery) {
+		payload, err := a.helloNow()
+		if err != nil {
+			return 0, fmt.Errorf("hello: %w", err)
+		}
 		req, cancel := context.WithTimeout(ctx, 2*time.Second)
 		m, err := a.Conn.nc.RequestWithContext(req, "evt."+own+".hello", payload)
 		cancel()
@@ -105,6 +114,31 @@ func (a *Announcer) hello(ctx context.Context, own string) (time.Duration, error
 			t.Stop()
 			return 0, nil
 		}
+	}
+}
+
+// helloNow is the hello with what changes between two of them.
+func (a *Announcer) helloNow() ([]byte, error) {
+	c := a.Conn.connection()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.Hello.Seq, a.Hello.ServerId, a.Hello.ClientId = a.seq, c.server, c.client
+	return proto.Marshal(a.Hello)
+}
+
+// maxSpread bounds the time within which "beat now" is answered: presence must not expire meanwhile.
+const maxSpread = 10 * time.Second
+
+// beatSoon takes a "beat now".
+func (a *Announcer) beatSoon(soon chan<- time.Duration, payload []byte) {
+	var now sandbusv1.BeatNow
+	if err := proto.Unmarshal(payload, &now); err != nil {
+		a.Logger.Debug("beat now: the payload is no BeatNow", "error", err)
+	}
+	spread := max(0, min(time.Duration(now.GetSpreadMs())*time.Millisecond, maxSpread))
+	select {
+	case soon <- spread:
+	default: // one is under way
 	}
 }
 
@@ -128,20 +162,29 @@ func (a *Announcer) accepted(answer []byte) (time.Duration, error) {
 }
 
 // beatUntil beats until ctx ends (false) or somebody wants to hear hello (true).
-func (a *Announcer) beatUntil(ctx context.Context, every time.Duration, own string, again <-chan struct{}) bool {
+func (a *Announcer) beatUntil(ctx context.Context, every time.Duration, own string, again <-chan struct{}, soon <-chan time.Duration) bool {
 	for {
 		jitter := time.Duration((rand.Float64()*0.4 - 0.2) * float64(every)) //nolint:gosec // G404: spreads load, hides nothing
+		next := time.Now().Add(every + jitter)
 		t := time.NewTimer(every + jitter)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return false
-		case <-again:
-			t.Stop()
-			return true
-		case <-t.C:
-			a.beat(own)
+		for waiting := true; waiting; {
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				return false
+			case <-again:
+				t.Stop()
+				return true
+			case spread := <-soon:
+				if delay := time.Duration(rand.Float64() * float64(spread)); delay < time.Until(next) { //nolint:gosec // G404: as above
+					next = time.Now().Add(delay)
+					t.Reset(delay)
+				}
+			case <-t.C:
+				waiting = false
+			}
 		}
+		a.beat(own)
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,13 +19,8 @@ import (
 	sandbusv1 "github.com/sandbus/sandbus/schemas/sandbus/v1"
 )
 
-const (
-	// silenceLimit is how long a worker that has a request under way may say nothing at all: it sends a keep-alive
-	// every 5 s, and the registrar calls it gone after 17 s.
-	silenceLimit = 20 * time.Second
-	// maxAnswer bounds an answer that arrives in chunks, in bytes.
-	maxAnswer = 64 << 20
-)
+// maxAnswer bounds an answer that arrives in chunks, in bytes.
+const maxAnswer = 64 << 20
 
 // Caller sends requests to workers and routes what they answer. It may be used by many goroutines.
 type Caller struct {
@@ -47,6 +44,7 @@ func NewCaller(conn *Conn) (*Caller, error) {
 		return nil, fmt.Errorf("the credential is for a %s, calls need one for a harness", conn.Identity().Role)
 	}
 	c := &Caller{conn: conn, harness: h, id: NewConnID(), calls: map[OpID]*call{}}
+	conn.onReconnected(c, c.reconnected)
 	c.sub, err = conn.subscribe(join("rep.*.*", string(h), string(c.id), ">"), c.receive)
 	if err != nil {
 		return nil, err
@@ -60,23 +58,35 @@ func (c *Caller) Close() {
 	calls := c.calls
 	c.calls, c.err = nil, ErrClosed
 	c.mu.Unlock()
+	c.conn.onReconnected(c, nil)
 	for _, call := range calls {
 		call.fail(ErrClosed)
 	}
 	_ = c.sub.Unsubscribe() // fails only when the connection is closed already
 }
 
+// reconnected repeats what may have been lost with the connection.
+func (c *Caller) reconnected() {
+	c.mu.Lock()
+	calls := slices.Collect(maps.Values(c.calls))
+	c.mu.Unlock()
+	for _, call := range calls {
+		call.reconnected()
+	}
+}
+
 // call is one op of ours that waits for answers.
 type call struct {
-	subject string // where the answers must come
-	heard   func(*nats.Msg)
-	failed  func(error)
+	subject     string // where the answers must come
+	heard       func(*nats.Msg)
+	failed      func(error)
+	reconnected func()
 }
 
 func (c *call) fail(err error) { c.failed(err) }
 
 func (c *Caller) receive(m *nats.Msg) {
-	op := OpID(m.Subject[strings.LastIndexByte(m.Subject, '.')+1:])
+	op := OpID(m.Subject[lastDot(m.Subject)+1:])
 	c.mu.Lock()
 	call := c.calls[op]
 	c.mu.Unlock()
@@ -84,6 +94,13 @@ func (c *Caller) receive(m *nats.Msg) {
 		return // ended already, or said by another sandbox than the one that was asked
 	}
 	call.heard(m)
+}
+
+func lastDot(s string) int { return strings.LastIndexByte(s, '.') }
+
+// controlSubject is where frames of an op's streams go. It names our connection: the op may have another caller by now.
+func (c *Caller) controlSubject(t Target, op OpID, control string) string {
+	return join(t.prefix()+"op", string(op), control, string(c.id))
 }
 
 func (c *Caller) register(op OpID, call *call) error {
@@ -128,7 +145,7 @@ func (c *Caller) publish(ctx context.Context, subject, reply string, payload []b
 		select { // the client may say "connected" a moment before it accepts
 		case <-time.After(5 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", ErrPublish, context.Cause(ctx))
+			return fmt.Errorf("%w: %w", ErrPublish, c.conn.cause(ctx))
 		}
 	}
 }
@@ -163,7 +180,8 @@ func (c *Caller) Fetch(ctx context.Context, t Target, verb string, op OpID, req 
 	return c.request(ctx, t, t.prefix()+verb, op, op, payload, resp, data)
 }
 
-// Control sends a control message of an op that may be under way, and waits for the answer.
+// Control sends a control message of an op that may be under way, and waits for the answer. It is not repeated by itself:
+// workers do not remember controls.
 func (c *Caller) Control(ctx context.Context, t Target, op OpID, control string, req proto.Message, resp errorMessage) error {
 	payload, err := proto.Marshal(req)
 	if err != nil {
@@ -174,9 +192,10 @@ func (c *Caller) Control(ctx context.Context, t Target, op OpID, control string,
 
 func (c *Caller) request(ctx context.Context, t Target, subject string, id, op OpID, payload []byte, resp errorMessage, data io.Writer) error {
 	w := &waiter{got: make(chan result, 1), data: data}
-	w.ack = func(b []byte) error { return c.conn.publish(join(t.prefix()+"op", string(id), "ack"), b) }
 	reply := c.replySubject(t, id)
-	if err := c.register(id, &call{subject: reply, heard: w.heard, failed: w.fail}); err != nil {
+	w.asking = asking{conn: c.conn, subject: subject, reply: reply, payload: payload, once: id != op, failed: w.fail}
+	w.ack = func(b []byte) error { return c.conn.publish(c.controlSubject(t, id, "ack"), b) }
+	if err := c.register(id, &call{subject: reply, heard: w.heard, failed: w.fail, reconnected: w.asking.reconnected}); err != nil {
 		return err
 	}
 	defer c.unregister(id)
@@ -184,7 +203,8 @@ func (c *Caller) request(ctx context.Context, t Target, subject string, id, op O
 	if err := c.publish(ctx, subject, reply, payload); err != nil {
 		return err
 	}
-	silence := time.NewTimer(silenceLimit)
+	w.asking.opens()
+	silence := time.NewTimer(repeatAfter)
 	defer silence.Stop()
 	for {
 		select {
@@ -192,18 +212,21 @@ func (c *Caller) request(ctx context.Context, t Target, subject string, id, op O
 			if r.err != nil {
 				return r.err
 			}
+			if err := checkShape(r.data, resp.ProtoReflect().Descriptor()); err != nil {
+				return err
+			}
 			if err := unmarshal(r.data, false, resp); err != nil {
 				return &StreamError{Rule: fmt.Sprintf("the answer to op %s is no %s", op, resp.ProtoReflect().Descriptor().Name())}
 			}
 			return FromWire(resp.GetError())
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return c.conn.cause(ctx)
 		case <-silence.C:
-			if quiet := w.quiet(); quiet < silenceLimit {
-				silence.Reset(silenceLimit - quiet)
-				continue
+			next, err := w.asking.look()
+			if err != nil {
+				return err
 			}
-			return fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, op, silenceLimit)
+			silence.Reset(next)
 		}
 	}
 }
@@ -220,8 +243,9 @@ type waiter struct {
 	// data takes what follows a started frame; nil means that there must be none.
 	data io.Writer
 
+	asking asking
+
 	mu     sync.Mutex // guards the fields below
-	last   time.Time
 	recv   *Receiver
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -236,24 +260,18 @@ func (w *waiter) put(r result) {
 
 func (w *waiter) fail(err error) { w.put(result{err: err}) }
 
-func (w *waiter) quiet() time.Duration {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return time.Since(w.last)
-}
-
 func (w *waiter) heard(m *nats.Msg) {
 	if !isFrame(m.Data) {
 		if isNoResponders(m) {
-			w.fail(ErrNoResponders)
+			w.asking.refuse()
 			return
 		}
 		w.put(result{data: m.Data})
 		return
 	}
+	w.asking.hear()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.last = time.Now()
 	f, err := ParseFrame(m.Data)
 	if err != nil {
 		w.fail(err)
@@ -281,6 +299,7 @@ func (w *waiter) heard(m *nats.Msg) {
 }
 
 func (w *waiter) close() {
+	w.asking.close()
 	w.mu.Lock()
 	recv, cancel, done := w.recv, w.cancel, w.done
 	w.mu.Unlock()
@@ -318,6 +337,7 @@ func (w *waiter) collect(ctx context.Context) ([]byte, error) {
 				return nil, &StreamError{Rule: fmt.Sprintf("an answer has at most %d bytes", maxAnswer)}
 			}
 			message = append(message, f.Body...)
+			sum.Write(f.Body)
 			total += int64(len(f.Body))
 		case f.Kind == FrameEnd:
 			return message, checkEnd(f.Body, total, sum.Sum(nil))

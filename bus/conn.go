@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strings"
 	"sync"
 	"time"
 
@@ -15,11 +14,23 @@ import (
 
 // Config says how to reach a hub.
 type Config struct {
-	// URL is the hub's address, such as nats://127.0.0.1:4222; several are separated by commas. Must not be empty,
-	// unless Dial is set.
+	// URL is the hub's address, such as nats://127.0.0.1:4222, tls://hub:4222 or wss://hub:443; several are separated by
+	// commas. Must not be empty, unless Dial is set. A proxy that HTTPS_PROXY names is used, as NO_PROXY allows; never for
+	// this machine's own addresses.
 	URL string
 	// Credential is what the hub is shown, and gives the identity from which all subjects follow. Must not be zero.
 	Credential Credential
+	// Renew gives a newer credential of the same identity: it is asked before the present one expires, and when the hub
+	// refuses it. nil means that there is none, and that the connection ends with the credential.
+	Renew func(context.Context) (Credential, error)
+	// RefusalPatience is how long a connection that was accepted once goes on trying while the hub refuses it; zero means
+	// 30 s. An expired or revoked credential ends it at once.
+	RefusalPatience time.Duration
+	// CA is a file with the certificates, in PEM form, of the authorities to trust for the hub's; empty means the
+	// system's. With it, a connection without TLS is refused.
+	CA string
+	// ServerName is the name that the hub's certificate must have; empty means the URL's host.
+	ServerName string
 	// Name is shown in the hub's connection list; empty means the identity.
 	Name string
 	// ConnectTimeout is how long Connect goes on trying; zero means 5 s, below zero means until its context ends.
@@ -47,16 +58,27 @@ const (
 
 // Conn is a connection to the hub that reconnects by itself for as long as it is not closed.
 type Conn struct {
-	nc     *nats.Conn
-	id     Identity
-	log    *slog.Logger
-	closed chan struct{}
-	once   sync.Once
+	nc       *nats.Conn
+	id       Identity
+	log      *slog.Logger
+	dialer   *dialer
+	closed   chan struct{}
+	once     sync.Once
+	endLife  context.CancelCauseFunc // ends what the minder is doing
+	minder   sync.WaitGroup
+	refused  chan error    // what the hub says of the credential, for the minder
+	accepted chan struct{} // a reconnect, for the minder
 
-	mu        sync.Mutex    // guards the fields below
+	url string // the hub that was asked for, without any secret
+
+	mu        sync.Mutex // guards the fields below
+	cred      Credential
+	why       error         // why we ended it ourselves
 	connected chan struct{} // closed while connected; another one after each disconnect
+	since     time.Time     // when the connection was made, or lost, last
 	closing   bool
 	again     map[any]func() // who wants to know of a reconnect, by whoever asked
+	back      time.Time      // when the client has reconnected last; zero for never
 }
 
 // ConnectError says that no hub could be reached, or that it refused us.
@@ -67,16 +89,14 @@ type ConnectError struct {
 }
 
 func (e *ConnectError) Error() string {
-	return fmt.Sprintf("connect to hub %s: gave up after %s: %v", e.URL, e.After.Round(time.Millisecond), e.Err)
+	return fmt.Sprintf("connect to hub %s: gave up after %s: %v", redacted(e.URL), e.After.Round(time.Millisecond), e.Err)
 }
 
 func (e *ConnectError) Unwrap() error { return e.Err }
 
-// ErrRefused says that the hub does not accept the credential.
-var ErrRefused = errors.New("the hub refuses the credential")
-
-// Connect reaches the hub, trying again until the configured time or ctx is over; a refused credential ends it at
-// once. Errors: *[ConnectError].
+// Connect reaches the hub, trying again until the configured time or ctx is over; a refused credential, or a certificate
+// of the hub's that is not to be trusted, ends it at once. Errors: a setting that cannot be right; *[ConnectError], which wraps [ErrExpired], [ErrRevoked], [ErrForeign] or
+// [ErrRefused] when it is about the credential.
 func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -96,28 +116,58 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
+	if cfg.Credential.Identity().Role == RoleSite {
+		return nil, errors.New("connect to hub: a site's credential is for a leaf node, not for a client")
+	}
 	c := &Conn{
-		id: cfg.Credential.Identity(), log: cfg.Logger,
+		id: cfg.Credential.Identity(), log: cfg.Logger, cred: cfg.Credential, url: redacted(cfg.URL), since: time.Now(),
+		refused: make(chan error, 1), accepted: make(chan struct{}, 1),
 		closed: make(chan struct{}), connected: make(chan struct{}), again: map[any]func(){},
 	}
 	close(c.connected)
+	if err := checkTimes(cfg.Credential, skew); err != nil {
+		return nil, &ConnectError{URL: cfg.URL, Err: err}
+	}
+	transport, d, err := cfg.transport()
+	if err != nil {
+		return nil, err
+	}
+	c.dialer = d
+	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
+	c.endLife = end
+	if err := c.dial(ctx, cfg, append(c.options(cfg), transport...)); err != nil {
+		end(err)
+		return nil, err
+	}
+	c.minder.Go(func() { c.mind(life, cfg) })
+	return c, nil
+}
+
+// dial makes the first connection.
+func (c *Conn) dial(ctx context.Context, cfg Config, opts []nats.Option) error {
 	begin := time.Now()
-	opts := c.options(cfg)
+	url := cfg.URL
+	if cfg.Dial != nil {
+		url = "nats://in-process" // without TLS, whatever the hub has on its listeners
+	}
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		nc, err := nats.Connect(cfg.URL, opts...)
+		nc, err := nats.Connect(url, opts...)
 		if err == nil {
 			c.nc = nc
-			return c, nil
+			return nil
 		}
-		if errors.Is(err, nats.ErrAuthorization) || strings.Contains(strings.ToLower(err.Error()), "authorization violation") {
-			return nil, &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: ErrRefused}
+		if isRefusal(err) {
+			return &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: c.whyRefused(ctx, cfg, err)}
 		}
-		cfg.Logger.Debug("hub not reached", "url", cfg.URL, "error", err)
+		if isUntrusted(err) {
+			return &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: err}
+		}
+		cfg.Logger.Debug("hub not reached", "url", redacted(cfg.URL), "error", err)
 		t := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			return nil, &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: err}
+			return &ConnectError{URL: cfg.URL, After: time.Since(begin), Err: err}
 		case <-t.C:
 		}
 	}
@@ -130,7 +180,6 @@ func (c *Conn) options(cfg Config) []nats.Option {
 	}
 	opts := []nats.Option{
 		nats.Name(name),
-		nats.Token(cfg.Credential.Token()),
 		nats.CustomInboxPrefix(c.id.inboxPrefix()),
 		nats.Timeout(dialTimeout),
 		nats.DrainTimeout(drainTimeout),
@@ -149,6 +198,14 @@ func (c *Conn) options(cfg Config) []nats.Option {
 		nats.ClosedHandler(func(nc *nats.Conn) { c.onClosed(nc.LastError(), cfg.OnClosed) }),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) { c.onError(sub, err, cfg.OnDenied) }),
 	}
+	if cfg.Credential.user != "" {
+		opts = append(opts, nats.UserJWT(
+			func() (string, error) { return c.credential().user, nil },
+			func(nonce []byte) ([]byte, error) { return c.credential().sign(nonce) },
+		))
+	} else {
+		opts = append(opts, nats.TokenHandler(func() string { return c.credential().token }))
+	}
 	if cfg.Dial != nil {
 		opts = append(opts, nats.InProcessServer(inProcess(cfg.Dial)))
 	}
@@ -165,6 +222,7 @@ func (c *Conn) onDisconnect(err error) {
 	select {
 	case <-c.connected:
 		c.connected = make(chan struct{})
+		c.since = time.Now()
 	default:
 	}
 	if !c.closing {
@@ -179,7 +237,13 @@ func (c *Conn) onReconnect() {
 	case <-c.connected:
 	default:
 		close(c.connected)
+		c.since = time.Now()
 	}
+	select {
+	case c.accepted <- struct{}{}:
+	default:
+	}
+	c.back = time.Now()
 	c.log.Info("hub connection back")
 	for _, f := range c.again {
 		go f() // it may use the connection
@@ -198,9 +262,15 @@ func (c *Conn) onReconnected(key any, f func()) {
 }
 
 func (c *Conn) onClosed(err error, tell func(error)) {
-	c.once.Do(func() { close(c.closed) })
+	c.once.Do(func() {
+		close(c.closed)
+		c.endLife(ErrClosed)
+	})
 	c.mu.Lock()
 	closing := c.closing
+	if c.why != nil {
+		err = c.why
+	}
 	c.mu.Unlock()
 	if !closing && tell != nil {
 		tell(err)
@@ -211,6 +281,10 @@ func (c *Conn) onError(sub *nats.Subscription, err error, tell func(error)) {
 	subject := ""
 	if sub != nil {
 		subject = sub.Subject
+	}
+	if isRefusal(err) {
+		c.onRefused(err)
+		return
 	}
 	c.log.Error("hub reports", "error", err, "subject", subject)
 	if errors.Is(err, nats.ErrPermissionViolation) && tell != nil {
@@ -230,6 +304,25 @@ func (c *Conn) MaxMessage() int { return int(c.nc.MaxPayload()) - 4<<10 }
 // Done is closed when the connection has ended for good.
 func (c *Conn) Done() <-chan struct{} { return c.closed }
 
+// isConnected says whether the client is connected now.
+func (c *Conn) isConnected() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case <-c.connected:
+		return true
+	default:
+		return false
+	}
+}
+
+// backSince says for how long the client is connected again, and whether it was disconnected ever.
+func (c *Conn) backSince() (d time.Duration, ever bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return time.Since(c.back), !c.back.IsZero()
+}
+
 // awaitConnected returns when the client is connected. Errors: ErrClosed, the context's cause.
 func (c *Conn) awaitConnected(ctx context.Context) error {
 	c.mu.Lock()
@@ -246,7 +339,7 @@ func (c *Conn) awaitConnected(ctx context.Context) error {
 	case <-c.closed:
 		return ErrClosed
 	case <-ctx.Done():
-		return fmt.Errorf("%w: %w", ErrPublish, context.Cause(ctx))
+		return fmt.Errorf("%w: %w", ErrPublish, c.cause(ctx))
 	}
 }
 
@@ -310,4 +403,5 @@ func (c *Conn) Close() {
 		c.nc.Close()
 		<-c.closed
 	}
+	c.minder.Wait()
 }

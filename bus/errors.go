@@ -22,8 +22,13 @@ var (
 	ErrStopping = errors.New("the worker is stopping")
 	// ErrReplaced is why a stream ends at the worker whose op was asked for again on another reply subject.
 	ErrReplaced = errors.New("the op was asked for again on another reply subject")
+	// ErrCallerGone is why an op ends whose caller has closed its stream.
+	ErrCallerGone = errors.New("the caller has closed the stream")
 	// ErrDenied says that the hub refuses a subject to this identity.
 	ErrDenied = errors.New("the hub refuses it to this credential")
+	// ErrFenced says that a lease gives no right any more: the request did not run, or what ran was ended with the lease.
+	// An *[Error] of CODE_FENCED is it.
+	ErrFenced = errors.New("fenced: the lease has ended")
 	// ErrPublish says that the client is not connected, so that a message could not be sent.
 	ErrPublish = errors.New("not connected to the hub")
 )
@@ -49,6 +54,11 @@ func (e *Error) Error() string {
 		return e.Message
 	}
 	return strings.ToLower(strings.TrimPrefix(e.Code.String(), "CODE_"))
+}
+
+// Is knows the condition of a code that has one.
+func (e *Error) Is(target error) bool {
+	return target == ErrFenced && e.Code == sandbusv1.Code_CODE_FENCED
 }
 
 // Errorf makes an error of a code.
@@ -81,7 +91,7 @@ func FromWire(e *sandbusv1.Error) error {
 	if e == nil {
 		return nil
 	}
-	return &Error{Code: e.GetCode(), Message: e.GetMessage(), Errno: e.GetErrno(), Path: FromText(e.GetPath(), e.GetPathRaw())}
+	return &Error{Code: e.GetCode(), Message: Printable(e.GetMessage()), Errno: e.GetErrno(), Path: FromText(e.GetPath(), e.GetPathRaw())}
 }
 
 // StreamError says that an end of a stream broke one of its rules; the stream is over.

@@ -74,6 +74,9 @@ func ParseFrame(payload []byte) (Frame, error) {
 	default:
 		return Frame{}, &StreamError{Rule: fmt.Sprintf("unknown kind %d", f.Kind)}
 	}
+	if f.Kind == FrameGap && f.number() >= 1<<56 {
+		return Frame{}, &StreamError{Rule: "a gap has less than 2^56 bytes"}
+	}
 	return f, nil
 }
 

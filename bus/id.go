@@ -66,6 +66,12 @@ func parseToken[T ~string](what, s string) (T, error) {
 	return T(s), nil
 }
 
+// CheckToken checks a name of another kind, such as a tenant's, by the rule of all names. Errors: *[IDError].
+func CheckToken(what, s string) error {
+	_, err := parseToken[string](what, s)
+	return err
+}
+
 // ParseZone checks a zone's name. Errors: *[IDError].
 func ParseZone(s string) (Zone, error) { return parseToken[Zone]("zone", s) }
 

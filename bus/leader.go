@@ -17,12 +17,21 @@ type leader struct {
 	quit     chan struct{}
 	wg       sync.WaitGroup
 	watch    *time.Timer
-	armed    atomic.Bool   // the watch runs
-	began    atomic.Int64  // when the present message was taken, in nanoseconds since epoch; zero while there is none
-	taken    atomic.Uint64 // how many messages were taken
-	seen     uint64        // what the watch saw of it last
-	term     atomic.Uint64 // which goroutine leads
+	armed    atomic.Bool          // the watch runs
+	taken    atomic.Uint64        // how many messages were taken
+	seen     uint64               // what the watch saw of it last
+	turn     atomic.Pointer[turn] // of the goroutine that leads
 }
+
+// turn is the time of one goroutine as the leader. It holds when the present message was taken, in nanoseconds since
+// epoch; idle while there is none, relieved for good when another goroutine has taken over. Only a turn that has a message
+// can be relieved, and only once: one that waits for a message would take it beside its successor.
+type turn struct{ began atomic.Int64 }
+
+const (
+	idle     = 0
+	relieved = -1
+)
 
 const (
 	// takeoverAfter is how long one message may hold up the others, and how often the watch looks while there is work.
@@ -38,8 +47,15 @@ func newLeader(take func(*nats.Msg)) *leader {
 	l := &leader{messages: make(chan *nats.Msg, leaderQueue), take: take, quit: make(chan struct{})}
 	l.watch = time.AfterFunc(time.Hour, l.look)
 	l.watch.Stop()
-	l.wg.Go(func() { l.lead(0) })
+	l.begin()
 	return l
+}
+
+// begin has a goroutine lead from now on.
+func (l *leader) begin() {
+	t := &turn{}
+	l.turn.Store(t)
+	l.wg.Go(func() { l.lead(t) })
 }
 
 // stop ends the leader when no message comes any more.
@@ -49,15 +65,16 @@ func (l *leader) stop() {
 	l.watch.Stop()
 }
 
-func (l *leader) lead(term uint64) {
-	for l.term.Load() == term {
+func (l *leader) lead(t *turn) {
+	for {
 		var m *nats.Msg
 		select {
 		case m = <-l.messages:
 		case <-l.quit:
 			return
 		}
-		l.began.Store(int64(time.Since(epoch)))
+		began := int64(time.Since(epoch))
+		t.began.Store(began)
 		l.taken.Add(1)
 		// The watch is not set anew for each message: a timer that becomes the earliest wakes a thread, which would cost
 		// as much as the message.
@@ -65,20 +82,22 @@ func (l *leader) lead(term uint64) {
 			l.watch.Reset(takeoverAfter)
 		}
 		l.take(m)
-		l.began.Store(0)
+		if !t.began.CompareAndSwap(began, idle) {
+			return // relieved
+		}
 	}
 }
 
 // look has another goroutine take over when the present message has kept the leader too long. It goes on looking while
 // there is work, so that an idle worker does nothing.
 func (l *leader) look() {
-	began, taken := l.began.Load(), l.taken.Load()
-	if began != 0 && time.Since(epoch)-time.Duration(began) >= takeoverAfter {
-		term := l.term.Add(1)
-		l.wg.Go(func() { l.lead(term) })
-	} else if began == 0 && taken == l.seen {
+	t, taken := l.turn.Load(), l.taken.Load()
+	switch began := t.began.Load(); {
+	case began == idle && taken == l.seen:
 		l.armed.Store(false)
 		return
+	case began != idle && time.Since(epoch)-time.Duration(began) >= takeoverAfter && t.began.CompareAndSwap(began, relieved):
+		l.begin()
 	}
 	l.seen = taken
 	l.watch.Reset(takeoverAfter)

@@ -55,6 +55,6 @@ func (m *Minter) Verify(token string) (Identity, error) {
 
 func (m *Minter) proof(id Identity) string {
 	h := hmac.New(sha256.New, m.key)
-	_, _ = fmt.Fprintf(h, "%s.%s.%s.%s", tokenPrefix, id.Role, id.Zone, id.Name) // a hash never fails
+	_, _ = fmt.Fprintf(h, "%s.%s.%s.%s", tokenPrefix, id.Role, id.zonePart(), id.Name) // a hash never fails
 	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }

@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -19,7 +20,7 @@ type Receiver struct {
 	queue    []Frame    // in order, not yet taken
 	bare     int        // frames in queue that use no credit
 	expected uint64     // the next frame's number
-	nakFor   uint64     // the number after which the last nak was sent, plus one
+	nakFor   uint64     // the frame that the last nak asked for, plus one
 	received uint64     // bytes that used credit
 	taken    uint64     // those of them that Next has handed out
 	limit    uint64     // the credit that was granted last
@@ -44,9 +45,12 @@ func newReceiver(window int64, publish func([]byte) error) *Receiver {
 }
 
 // Next returns the next frame; the frame of kind FrameEnd is the last one. Its body is the caller's. Errors: the
-// context's cause, ErrPeerSilent when the sender has said nothing for a minute (a live one sends keep-alives),
-// *StreamError, or the error with which this side was stopped.
+// context's cause, as soon as it has ended and whatever is waiting; ErrPeerSilent when the sender has said nothing for a
+// minute (a live one sends keep-alives); *StreamError; or the error with which this side was stopped.
 func (r *Receiver) Next(ctx context.Context) (Frame, error) {
+	if ctx.Err() != nil { // also where frames are waiting: a caller that has given up would never notice in a flood
+		return Frame{}, context.Cause(ctx)
+	}
 	f, ok, err := r.pop()
 	if ok || err != nil {
 		return f, err
@@ -87,6 +91,9 @@ func (r *Receiver) pop() (Frame, bool, error) {
 		return Frame{}, false, r.err
 	}
 	f := r.queue[0]
+	if _, broken := errors.AsType[*StreamError](r.err); broken && f.Kind == FrameEnd {
+		return Frame{}, false, r.err // an end that something follows is none
+	}
 	r.queue[0] = Frame{}
 	r.queue = r.queue[1:]
 	if f.Kind.counts() {
@@ -106,6 +113,13 @@ func (r *Receiver) over() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.ended || r.err != nil
+}
+
+// complete says whether the end frame has arrived.
+func (r *Receiver) complete() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.ended
 }
 
 // The window follows the rate: it grows while a quarter of it is taken within growBelow, so that it is at most what
@@ -137,7 +151,8 @@ func (r *Receiver) deliver(f Frame) {
 	r.heard = time.Now()
 	switch {
 	case f.Kind == FrameKeepAlive:
-		if f.Seq > r.expected {
+		if f.Seq > r.expected { // it asks, behind all that was sent: whatever became of the nak for this gap, say it again
+			r.nakFor = 0
 			r.nakLocked()
 		} else {
 			r.ackLocked(FrameAck)

@@ -2,7 +2,6 @@ package bus
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/maphash"
@@ -20,17 +19,50 @@ import (
 // Registrar turns what workers say of themselves into presence. Workers have no right on the bucket: one header on a
 // key of its own would let a worker wipe it (protocol.md, "Who may do what"). Everything that it reads comes from
 // untrusted senders, except the zone and id in the subject, for which the hub vouches.
+//
+// Any number of registrars may serve one hub. Each hears everything and writes everything; a write names the revision
+// that it replaces, so that the one who comes second sees that it is done.
 type Registrar struct {
-	conn   *Conn
-	js     jetstream.JetStream
-	kv     jetstream.KeyValue
-	log    *slog.Logger
-	subs   []*nats.Subscription
-	lanes  []chan *nats.Msg
+	conn *Conn
+	cfg  RegistrarConfig
+	js   jetstream.JetStream
+	log  *slog.Logger
+	subs []*nats.Subscription // to what workers say
+	// probes is the subscription to what the hub says of probes.
+	probes *nats.Subscription
+	unsys  func() // ends the subscription to the system account's events
+	lanes  []chan task
 	seed   maphash.Seed
+	inbox  string // where the hub's answers to probes come
+	again  chan struct{}
+
 	wg     sync.WaitGroup
 	life   context.Context //nolint:containedctx // the registrar's own life, ended by Stop
-	cancel context.CancelFunc
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex // guards the fields below
+	kv      jetstream.KeyValue
+	view    map[string]*record // what is in the bucket, as far as this registrar knows
+	holders map[connection]string
+	refused map[string]duplicateSeen
+	waiting map[string]*nats.Msg // hellos that wait for a probe of the holder, by key
+	// gathered are beats that will be written together.
+	gathered []said
+}
+
+// RegistrarConfig says how a registrar works; its zero value is one for a hub of one server.
+type RegistrarConfig struct {
+	// Replicas is on how many servers of a cluster the bucket is kept, 1 to 5; zero means as many as it is kept on
+	// already, and one for a new bucket.
+	Replicas int
+	// Zones are asked for beats at the start, in addition to the default zone and those in the bucket. Workers of other
+	// zones are found by their next beat.
+	Zones []Zone
+	// System is the hub's system account: then a worker is gone as soon as its connection is closed, and a duplicate
+	// that stays is disconnected. Nil means that beats and probes have to tell. It stays open.
+	System *System
+	// Logger gets what happens; nil discards it.
+	Logger *slog.Logger
 }
 
 const (
@@ -40,272 +72,258 @@ const (
 	// laneDepth holds a beat of every sandbox of a full lane (10,000 sandboxes); what is beyond is dropped, the next
 	// beat makes up for it.
 	laneDepth = 2048
+	// saidQueue holds what comes faster than it is handed to the lanes, all hellos of a hub that has restarted at once.
+	saidQueue = 1 << 14
 	// maxSaid bounds a hello, beat or goodbye, in bytes.
 	maxSaid = 64 << 10
+	// beatNowSpread is over what time the answers to "beat now" are spread: 10,000 sandboxes must be seen again within
+	// 10 s, and not all in the same instant.
+	beatNowSpread = 2 * time.Second
+	// bucketPatience is how long the start may take: a cluster that has no leader yet needs a while.
+	bucketPatience = 30 * time.Second
+	// bucketTry is how long one try may take: what a cluster without a leader is asked, nobody answers.
+	bucketTry = 4 * time.Second
+	// sweepEvery is how often silent workers are looked for.
+	sweepEvery = time.Second
 )
 
-// StartRegistrar makes the presence bucket where there is none and begins to listen.
-func StartRegistrar(ctx context.Context, conn *Conn, log *slog.Logger) (*Registrar, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
+var errRegistrarStopped = errors.New("registrar stopped")
+
+// task is something to be done for one sandbox, in its lane.
+type task struct {
+	at Subject // zone and sandbox count; and the instance, for what is about one
+	do func(ctx context.Context, at Subject) error
+}
+
+// StartRegistrar makes the presence bucket where there is none, begins to listen, and asks all workers for a beat.
+// Errors: the hub has no JetStream or refuses the credential, replicas that it cannot have, the context's.
+func StartRegistrar(ctx context.Context, conn *Conn, cfg RegistrarConfig) (*Registrar, error) {
+	if cfg.Replicas < 0 || cfg.Replicas > 5 {
+		return nil, fmt.Errorf("registrar: replicas %d: want 1 to 5, or 0 for what the bucket has", cfg.Replicas)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	js, err := jetstream.New(conn.nc)
 	if err != nil {
 		return nil, fmt.Errorf("registrar: %w", err)
 	}
-	kv, err := js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: PresenceBucket, Description: "live sandbus workers", History: 1, Storage: jetstream.MemoryStorage,
-		LimitMarkerTTL: time.Minute, MaxValueSize: maxSaid,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("registrar: presence bucket: %w", err)
+	r := &Registrar{
+		conn: conn, cfg: cfg, js: js, log: cfg.Logger, seed: maphash.MakeSeed(), inbox: conn.nc.NewInbox(), again: make(chan struct{}, 1),
+		view: map[string]*record{}, holders: map[connection]string{}, refused: map[string]duplicateSeen{}, waiting: map[string]*nats.Msg{},
 	}
-	r := &Registrar{conn: conn, js: js, kv: kv, log: log, seed: maphash.MakeSeed()}
-	r.life, r.cancel = context.WithCancel(context.Background()) //nolint:forbidigo // the cause is never asked for
+	r.life, r.cancel = context.WithCancelCause(context.Background())
 	for range registrarLanes {
-		lane := make(chan *nats.Msg, laneDepth)
+		lane := make(chan task, laneDepth)
 		r.lanes = append(r.lanes, lane)
-		r.wg.Go(func() {
-			for m := range lane {
-				r.handle(m)
-			}
-		})
+		r.wg.Go(func() { r.work(lane) })
 	}
-	for _, subject := range []string{"hb.>", "evt.>"} {
-		sub, err := conn.subscribe(subject, r.receive)
-		if err != nil {
-			r.Stop()
-			return nil, err
-		}
-		r.subs = append(r.subs, sub)
-	}
-	if err := conn.publish("bc."+string(DefaultZone), nil); err != nil {
+	if err := r.start(ctx); err != nil {
 		r.Stop()
 		return nil, err
 	}
 	return r, nil
 }
 
-// Stop ends the registrar; the connection stays open. It may be called once.
-func (r *Registrar) Stop() {
-	for _, sub := range r.subs {
-		done := make(chan struct{})
-		sub.SetClosedHandler(func(string) { close(done) })
-		if sub.Drain() == nil { // its callback does not run any more when it is done
-			<-done
+func (r *Registrar) start(ctx context.Context) error {
+	patience, cancel := context.WithTimeout(ctx, bucketPatience)
+	defer cancel()
+	for {
+		try, cancel := context.WithTimeout(patience, bucketTry)
+		err := r.openBucket(try)
+		cancel()
+		if err == nil {
+			break
+		}
+		if patience.Err() != nil || isPermanent(err) {
+			return err
+		}
+		r.log.Debug("presence bucket not open yet", "error", err)
+		if !pause(patience, 200*time.Millisecond) {
+			return err
 		}
 	}
-	r.cancel()
-	for _, lane := range r.lanes {
-		close(lane)
+	heard := make(chan *nats.Msg, saidQueue) // both subjects: what a worker says is taken in its order
+	for _, subject := range []string{"hb.>", "evt.>"} {
+		sub, err := r.conn.subscribeChan(subject, heard)
+		if err != nil {
+			return err
+		}
+		r.subs = append(r.subs, sub)
 	}
+	r.wg.Go(func() { r.listen(heard) })
+	probes, err := r.conn.subscribe(r.inbox+".>", r.probed)
+	if err != nil {
+		return err
+	}
+	r.probes = probes
+	if r.cfg.System != nil {
+		stop, err := r.cfg.System.onDisconnect(r.disconnected)
+		if err != nil {
+			return fmt.Errorf("registrar: %w", err)
+		}
+		r.unsys = stop
+	}
+	r.conn.onReconnected(r, r.reopen)
+	r.wg.Go(r.keepBucket)
+	r.wg.Go(r.sweep)
+	r.wg.Go(r.writeGathered)
+	return r.askForBeats()
+}
+
+// Stop ends the registrar; the connections stay open. It may be called once.
+func (r *Registrar) Stop() {
+	r.conn.onReconnected(r, nil)
+	if r.unsys != nil {
+		r.unsys()
+	}
+	for _, sub := range r.subs {
+		_ = sub.Unsubscribe() // fails only when the connection is closed
+	}
+	if r.probes != nil {
+		endSubscription(r.probes)
+	}
+	r.cancel(errRegistrarStopped)
 	r.wg.Wait()
 }
 
+// endSubscription ends a subscription and waits for its callback. It does not drain, which takes long when the hub is
+// gone.
+func endSubscription(sub *nats.Subscription) {
+	done := make(chan struct{})
+	sub.SetClosedHandler(func(string) { close(done) })
+	if sub.Unsubscribe() == nil { // else the connection is closed
+		<-done
+	}
+}
+
+// pause waits, and says whether ctx still lives.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+func (r *Registrar) work(lane chan task) {
+	for {
+		select {
+		case t := <-lane:
+			ctx, cancel := context.WithTimeout(r.life, PresenceTTL/4)
+			err := t.do(ctx, t.at)
+			cancel()
+			if err != nil && r.life.Err() == nil {
+				r.log.Warn("registrar", "sandbox", string(t.at.Sandbox), "zone", string(t.at.Zone), "error", err)
+			}
+			if bucketLost(err) {
+				r.reopen()
+			}
+		case <-r.life.Done():
+			return
+		}
+	}
+}
+
+// enqueue has something done in the sandbox's lane; it does not wait.
+func (r *Registrar) enqueue(at Subject, do func(context.Context, Subject) error) {
+	lane := r.lanes[maphash.String(r.seed, presenceKey(at.Zone, at.Sandbox))%registrarLanes]
+	select {
+	case lane <- task{at, do}:
+	default:
+		r.log.Warn("registrar is behind", "sandbox", string(at.Sandbox), "zone", string(at.Zone))
+	}
+}
+
+func (r *Registrar) listen(heard <-chan *nats.Msg) {
+	for {
+		select {
+		case m := <-heard:
+			r.receive(m)
+		case <-r.life.Done():
+			return
+		}
+	}
+}
+
+// receive takes what a worker says.
 func (r *Registrar) receive(m *nats.Msg) {
 	s, err := ParseSubject(m.Subject)
 	if err != nil || len(m.Data) > maxSaid {
 		r.log.Warn("registrar drops a message", "size", len(m.Data))
 		return
 	}
-	lane := r.lanes[maphash.String(r.seed, presenceKey(s.Zone, s.Sandbox))%registrarLanes]
-	select {
-	case lane <- m:
-	default:
-		r.log.Warn("registrar is behind", "sandbox", string(s.Sandbox))
-	}
-}
-
-func (r *Registrar) handle(m *nats.Msg) {
-	s, err := ParseSubject(m.Subject)
-	if err != nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(r.life, PresenceTTL/4)
-	defer cancel()
 	switch {
 	case s.Kind == SubjectBeat:
-		err = r.beat(ctx, s, m.Data)
-	case s.Event == "hello":
-		err = r.hello(ctx, s, m)
-	case s.Event == "goodbye":
-		err = r.goodbye(ctx, s, m.Data)
-	}
-	if err != nil && r.life.Err() == nil {
-		r.log.Warn("registrar", "sandbox", string(s.Sandbox), "zone", string(s.Zone), "error", err)
-	}
-}
-
-// get reads a worker's presence, with the revision that an update must name: 0 when the key has never been there.
-func (r *Registrar) get(ctx context.Context, s Subject) (p Presence, revision uint64, found bool, err error) {
-	e, err := r.kv.Get(ctx, presenceKey(s.Zone, s.Sandbox))
-	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return Presence{}, 0, false, nil
-	}
-	if err != nil {
-		return Presence{}, 0, false, err
-	}
-	p, err = parsePresence(e.Key(), e.Value())
-	return p, e.Revision(), err == nil, err
-}
-
-// put writes a worker's presence for one TTL. kv.Update would drop the TTL (nats.go issue 1994).
-func (r *Registrar) put(ctx context.Context, p Presence, revision uint64, found bool) error {
-	p.LastBeat = time.Now().UTC()
-	value, err := json.Marshal(p)
-	if err != nil {
-		return err
-	}
-	key := presenceKey(p.Zone, p.Sandbox)
-	if !found {
-		_, err = r.kv.Create(ctx, key, value, jetstream.KeyTTL(PresenceTTL))
-		return err
-	}
-	m := nats.NewMsg("$KV." + PresenceBucket + "." + key)
-	m.Data = value
-	_, err = r.js.PublishMsg(ctx, m, jetstream.WithMsgTTL(PresenceTTL), jetstream.WithExpectLastSequencePerSubject(revision))
-	return err
-}
-
-func (r *Registrar) beat(ctx context.Context, s Subject, data []byte) error {
-	var b sandbusv1.Beat
-	if err := proto.Unmarshal(data, &b); err != nil {
-		return fmt.Errorf("a beat that is none: %w", err)
-	}
-	p, revision, found, err := r.get(ctx, s)
-	if err != nil {
-		return err
-	}
-	if !found {
-		// Expired, or we never knew it: a beat does not say enough of a worker to make its record.
-		return r.conn.publish(join("_I", string(s.Zone), string(s.Sandbox), "hello"), nil)
-	}
-	if string(p.Instance) != b.GetInstance() {
-		return fmt.Errorf("a beat of instance %.63q, the id is held by %s", b.GetInstance(), p.Instance)
-	}
-	p.Load, p.Used, p.Draining = clamp(b.GetLoad()), clamp(b.GetUsed()), b.GetDraining()
-	return r.put(ctx, p, revision, true)
-}
-
-func clamp(n int32) int32 { return max(0, min(n, maxSlots)) }
-
-func (r *Registrar) hello(ctx context.Context, s Subject, m *nats.Msg) error {
-	answer := &sandbusv1.HelloResponse{BeatMs: beatEvery.Milliseconds()}
-	err := r.adopt(ctx, s, m.Data, answer)
-	if err != nil {
-		var be *Error
-		if !errors.As(err, &be) && answer.GetHolder() == "" {
-			return err // not the worker's fault: it asks again
+		if !r.gather(s, m) {
+			r.inLane(said{s, m})
 		}
-		answer.Error = ToWire(err)
+	case s.Event == "hello":
+		r.enqueue(s, func(ctx context.Context, s Subject) error { return r.hello(ctx, s, m) })
+	case s.Event == "goodbye":
+		r.enqueue(s, func(ctx context.Context, s Subject) error { return r.goodbye(ctx, s, m.Data) })
 	}
-	payload, merr := proto.Marshal(answer)
-	if merr != nil {
-		return merr
-	}
-	if own := join("_I", string(s.Zone), string(s.Sandbox)) + "."; len(m.Reply) <= len(own) || m.Reply[:len(own)] != own {
-		return errors.New("a hello without a reply subject of its own")
-	}
-	return errors.Join(err, r.conn.publish(m.Reply, payload))
 }
 
-func (r *Registrar) adopt(ctx context.Context, s Subject, data []byte, answer *sandbusv1.HelloResponse) error {
-	var h sandbusv1.Hello
-	if err := proto.Unmarshal(data, &h); err != nil {
-		return Errorf(sandbusv1.Code_CODE_INVALID, "the payload is no Hello: %v", err)
+// reopen has the bucket looked at again: the hub may have lost it.
+func (r *Registrar) reopen() {
+	select {
+	case r.again <- struct{}{}:
+	default:
 	}
-	if err := checkHello(&h); err != nil {
-		return err
+}
+
+// keepBucket makes the bucket anew where a hub has come back without it, and asks for beats.
+func (r *Registrar) keepBucket() {
+	for {
+		select {
+		case <-r.again:
+		case <-r.life.Done():
+			return
+		}
+		for {
+			ctx, cancel := context.WithTimeout(r.life, bucketTry)
+			err := r.openBucket(ctx)
+			cancel()
+			if err == nil {
+				err = r.askForBeats()
+			}
+			if err == nil {
+				break
+			}
+			r.log.Warn("presence bucket not open", "error", err)
+			if !pause(r.life, 500*time.Millisecond) {
+				return
+			}
+		}
+		if !pause(r.life, sweepEvery) { // one answer to many that find it missing
+			return
+		}
 	}
-	now := time.Now().UTC()
-	p := Presence{
-		Zone: s.Zone, Sandbox: s.Sandbox, Instance: InstanceID(h.GetInstance()), Protocol: h.GetProtocol(),
-		Features: h.GetFeatures(), Labels: h.GetLabels(), Capabilities: h.GetCapabilities(), Image: h.GetImage(),
-		Arch: h.GetArch(), OS: h.GetOs(), Trust: h.GetTrust(), Slots: h.GetSlots(), Shells: h.GetShells(),
-		Version: h.GetVersion(), Started: now,
-	}
-	if p.Trust == "" {
-		p.Trust = "untrusted"
-	}
-	old, revision, found, err := r.get(ctx, s)
+}
+
+// askForBeats asks the workers of every zone that we know.
+func (r *Registrar) askForBeats() error {
+	payload, err := proto.Marshal(&sandbusv1.BeatNow{SpreadMs: beatNowSpread.Milliseconds()})
 	if err != nil {
 		return err
 	}
-	if found && old.Instance != p.Instance {
-		answer.Holder = string(old.Instance)
-		return Errorf(sandbusv1.Code_CODE_EXISTS, "sandbox %s.%s is held by live instance %s", s.Zone, s.Sandbox, old.Instance)
+	zones := map[Zone]bool{DefaultZone: true}
+	for _, z := range r.cfg.Zones {
+		zones[z] = true
 	}
-	if found {
-		p.Started = old.Started
+	r.mu.Lock()
+	for _, e := range r.view {
+		zones[e.Zone] = true
 	}
-	if err := r.put(ctx, p, revision, found); err != nil {
-		return err
-	}
-	if !found {
-		r.log.Info("sandbox is live", "zone", string(s.Zone), "sandbox", string(s.Sandbox), "instance", h.GetInstance())
-	}
-	return nil
-}
-
-// maxSlots bounds what a worker may claim.
-const maxSlots = 65535
-
-func checkHello(h *sandbusv1.Hello) error {
-	if _, err := ParseInstanceID(h.GetInstance()); err != nil {
-		return Errorf(sandbusv1.Code_CODE_INVALID, "%v", err)
-	}
-	if h.GetProtocol() != ProtocolVersion {
-		return Errorf(sandbusv1.Code_CODE_INVALID, "protocol %d: this registrar speaks %d", h.GetProtocol(), ProtocolVersion)
-	}
-	if t := h.GetTrust(); t != "" && t != "trusted" && t != "untrusted" {
-		return Errorf(sandbusv1.Code_CODE_INVALID, `trust %.64q: want "trusted" or "untrusted"`, t)
-	}
-	if n := h.GetSlots(); n < 1 || n > maxSlots {
-		return Errorf(sandbusv1.Code_CODE_INVALID, "slots %d: want 1 to %d", n, maxSlots)
-	}
-	for what, list := range map[string][]string{"features": h.GetFeatures(), "capabilities": h.GetCapabilities()} {
-		if err := checkList(what, list, 64, 64); err != nil {
+	r.mu.Unlock()
+	for z := range zones {
+		if err := r.conn.publish("bc."+string(z), payload); err != nil {
 			return err
 		}
 	}
-	if err := checkList("shells", h.GetShells(), 16, 256); err != nil {
-		return err
-	}
-	if err := checkList("image, arch, os, version", []string{h.GetImage(), h.GetArch(), h.GetOs(), h.GetVersion()}, 4, 256); err != nil {
-		return err
-	}
-	if len(h.GetLabels()) > 64 {
-		return Errorf(sandbusv1.Code_CODE_INVALID, "%d labels: the bound is 64", len(h.GetLabels()))
-	}
-	for k, v := range h.GetLabels() {
-		if k == "" || len(k) > 64 || len(v) > 256 {
-			return Errorf(sandbusv1.Code_CODE_INVALID, "label %.64q: want a name of 1 to 64 bytes and a value of at most 256", k)
-		}
-	}
 	return nil
-}
-
-func checkList(what string, list []string, count, size int) error {
-	if len(list) > count {
-		return Errorf(sandbusv1.Code_CODE_INVALID, "%s: %d of them, the bound is %d", what, len(list), count)
-	}
-	for _, s := range list {
-		if len(s) > size {
-			return Errorf(sandbusv1.Code_CODE_INVALID, "%s: one has %d bytes, the bound is %d", what, len(s), size)
-		}
-	}
-	return nil
-}
-
-func (r *Registrar) goodbye(ctx context.Context, s Subject, data []byte) error {
-	var g sandbusv1.Goodbye
-	if err := proto.Unmarshal(data, &g); err != nil {
-		return fmt.Errorf("a goodbye that is none: %w", err)
-	}
-	p, revision, found, err := r.get(ctx, s)
-	if err != nil || !found || string(p.Instance) != g.GetInstance() {
-		return err
-	}
-	r.log.Info("sandbox said goodbye", "zone", string(s.Zone), "sandbox", string(s.Sandbox))
-	return r.kv.Purge(ctx, presenceKey(s.Zone, s.Sandbox), jetstream.LastRevision(revision), jetstream.PurgeTTL(time.Minute))
 }

@@ -125,7 +125,9 @@ func TestAbortOfARequest(t *testing.T) {
 	require.Equal(t, sandbusv1.Code_CODE_ABORTED, be.Code)
 
 	require.ErrorAs(t, c.Request(t.Context(), target, "wait", op, &statReq{}, &statResp{}), &be)
-	require.Equal(t, sandbusv1.Code_CODE_CONFLICT, be.Code, "an op is never used again")
+	require.Equal(t, sandbusv1.Code_CODE_ABORTED, be.Code, "the same again has the same answer")
+	require.ErrorAs(t, c.Request(t.Context(), target, "wait", op, &statReq{Path: "other"}, &statResp{}), &be)
+	require.Equal(t, sandbusv1.Code_CODE_CONFLICT, be.Code, "an op is never used for anything else")
 }
 
 type dialer func() (net.Conn, error)

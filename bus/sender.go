@@ -10,8 +10,8 @@ import (
 
 // The clocks of a stream.
 const (
-	resendAfter    = 300 * time.Millisecond // silence after which unacknowledged frames are sent again
-	maxResendAfter = 5 * time.Second        // it doubles up to this while the silence lasts
+	resendAfter    = 300 * time.Millisecond // how long acks may stand still before something is done about it
+	maxResendAfter = 5 * time.Second        // it doubles up to this while they do
 	keepAliveEvery = 5 * time.Second        // a quiet stream says that it lives
 	peerSilence    = 60 * time.Second       // no ack for this long ends the stream
 	ackAfter       = 50 * time.Millisecond  // a receiver acknowledges no later than this
@@ -19,6 +19,11 @@ const (
 
 // Sender is the sending end of a stream: it numbers frames, keeps what is not acknowledged, and sends it again when
 // it was lost (go-back-N).
+//
+// What was lost shows in acks that stand still, whatever else is heard or sent meanwhile. Then the receiver is asked, by a
+// keep-alive behind all that was sent: it answers with a nak when something is missing, and the frames go out again. So a
+// window that is slow on its way is not sent twice. When they stand still none the less, the oldest frame goes out again
+// before each question.
 //
 // Credit is an absolute number: how many bytes of stdout, stderr and data the receiver has room for since the
 // stream's start. It only grows, so that a lost or late ack does no harm. Both ends know the first value, the window.
@@ -40,6 +45,10 @@ type Sender struct {
 	backoff time.Duration
 	lastAck time.Time // the last sign of the peer
 	lastOut time.Time // the last frame that went out
+	stood   time.Time // since when the acks stand still: the last one that moved, or what was done about it
+	redone  uint64    // the frame from which a nak had us send again, plus one
+	asked   bool      // a keep-alive has asked since then: what it brings is news
+	asks    int       // keep-alives since the acks moved last
 }
 
 // newSender starts a stream with a window of credit. publish hands one payload to the connection; its errors count
@@ -145,6 +154,7 @@ func (s *Sender) sendPayload(kind FrameKind, payload []byte) error {
 	s.ended = kind == FrameEnd
 	s.lastOut = time.Now()
 	if s.next-s.una == 1 {
+		s.stood, s.asks = s.lastOut, 0
 		s.armLocked(s.backoff)
 	}
 	// Under the lock, so that the order on the wire is the order of the numbers. It writes into the client's buffer and
@@ -217,9 +227,9 @@ func (s *Sender) deliver(f Frame) {
 		return
 	}
 	s.lastAck = time.Now()
-	s.backoff = resendAfter
 	moved := false
 	if f.Seq > s.una {
+		s.stood, s.asks = s.lastAck, 0
 		n := f.Seq - s.una
 		for i, payload := range s.frames[:n] {
 			recycle(payload)
@@ -236,16 +246,20 @@ func (s *Sender) deliver(f Frame) {
 		s.limit = max(limit, s.limit)
 		moved = true
 	}
-	if f.Kind == FrameNak && f.Seq == s.una {
+	if f.Kind == FrameNak && f.Seq == s.una && (s.redone != s.una+1 || s.asked) {
 		s.resendLocked()
+		s.redone, s.asked = s.una+1, false // further naks for this gap were sent before it was filled
 	}
 	if moved {
+		s.backoff = resendAfter
 		s.wakeLocked()
 	}
-	if s.una < s.next {
-		s.armLocked(s.backoff)
-	} else {
+	switch {
+	case s.una == s.next:
+		s.backoff = resendAfter
 		s.armLocked(keepAliveEvery)
+	case moved: // else the clock runs on: acks that say nothing new do not wind it up
+		s.armLocked(s.backoff)
 	}
 }
 
@@ -279,6 +293,7 @@ func (s *Sender) resend() {
 // resendLocked sends all unacknowledged frames again.
 func (s *Sender) resendLocked() {
 	s.lastOut = time.Now()
+	s.stood = s.lastOut
 	for _, payload := range s.frames {
 		if s.publish(payload) != nil {
 			return
@@ -298,22 +313,27 @@ func (s *Sender) tick() {
 		s.failLocked(fmt.Errorf("%w: no acknowledgement for %s", ErrPeerSilent, peerSilence))
 		return
 	}
-	quiet := now.Sub(later(s.lastAck, s.lastOut))
-	switch {
-	case quiet < s.backoff:
-		s.armLocked(s.backoff - quiet)
-		return
-	case s.una < s.next:
-		s.resendLocked()
-		s.backoff = min(2*s.backoff, maxResendAfter)
-		s.armLocked(s.backoff)
-	default:
-		// Nothing on its way. Ask for an ack: it shows that the peer lives, and repairs a lost grant of credit.
-		s.lastOut = now
-		_ = s.publish(Frame{Seq: s.next, Kind: FrameKeepAlive}.Append(nil))
-		s.backoff = min(2*s.backoff, maxResendAfter)
-		s.armLocked(max(s.backoff, resendAfter))
+	since := later(s.lastAck, s.lastOut)
+	if s.una < s.next {
+		since = s.stood
 	}
+	if left := s.backoff - now.Sub(since); left > 0 {
+		s.armLocked(left)
+		return
+	}
+	if s.una < s.next && s.asks > 0 {
+		_ = s.publish(s.frames[0]) // lost: it is sent again
+	}
+	s.askLocked(now)
+	s.backoff = min(2*s.backoff, maxResendAfter)
+	s.armLocked(s.backoff)
+}
+
+// askLocked asks for an ack: it tells what is missing, shows that the peer lives, and repairs a lost grant of credit.
+func (s *Sender) askLocked(now time.Time) {
+	s.lastOut, s.stood, s.asked = now, now, true
+	s.asks++
+	_ = s.publish(Frame{Seq: s.next, Kind: FrameKeepAlive}.Append(nil)) // lost: it is asked again
 }
 
 func later(a, b time.Time) time.Time {

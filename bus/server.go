@@ -2,6 +2,8 @@ package bus
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"log/slog"
@@ -24,11 +26,13 @@ const maxRequests = 1024
 // Server answers the requests to one worker instance. Register handlers, then Start.
 type Server struct {
 	conn     *Conn
+	bulk     *Conn // what streams leave on
 	target   Target
 	log      *slog.Logger
 	handlers map[string]handler
 	controls map[string]func(OpID, *Request)
-	onAbort  func(OpID) string
+	onAbort  func(OpID) (string, *sandbusv1.StreamEnd)
+	admit    func(*Request, string) (context.Context, error)
 	sub      *nats.Subscription
 	seed     maphash.Seed
 	life     context.Context //nolint:containedctx // the server's own life, ended by Stop
@@ -40,14 +44,16 @@ type Server struct {
 
 	mu   sync.Mutex // guards the fields below
 	ops  map[OpID]*Op
-	past tombstones
+	past memory
 }
 
 type handler struct {
 	serve func(*Request)
 	isOp  bool // can be aborted from its arrival on
 	quick bool // runs where messages are taken
-	again bool // the same op may come again
+	again bool // the same op may come again, also after its end: it is served again
+	reads bool // has no effect: it is served again when its answer is not kept
+	late  bool // is served while the server drains
 }
 
 // NewServer makes a server for a target on a connection. A nil logger discards.
@@ -57,12 +63,17 @@ func NewServer(conn *Conn, target Target, log *slog.Logger) *Server {
 	}
 	life, end := context.WithCancelCause(context.Background())
 	return &Server{
-		conn: conn, target: target, log: log, handlers: map[string]handler{}, controls: map[string]func(OpID, *Request){}, life: life, end: end,
-		seed: maphash.MakeSeed(), slots: make(chan struct{}, maxRequests), ops: map[OpID]*Op{}, past: tombstones{state: map[OpID]string{}},
+		conn: conn, bulk: conn, target: target, log: log, handlers: map[string]handler{}, controls: map[string]func(OpID, *Request){}, life: life, end: end,
+		seed: maphash.MakeSeed(), slots: make(chan struct{}, maxRequests), ops: map[OpID]*Op{}, past: memory{outcomes: map[OpID]*outcome{}},
 	}
 }
 
-// Handle registers a verb that is answered by one message. It may be called before Start only.
+// UseBulk has the streams leave on a connection of their own, so that no answer and no control message waits behind
+// them. It must have the same credential; while it is away, streams wait for it. It may be called before Start only.
+func (s *Server) UseBulk(conn *Conn) { s.bulk = conn }
+
+// Handle registers a verb without an effect that is answered by one message: a request that comes again is served
+// again, and nothing of it is remembered. It may be called before Start only.
 func Handle[Req, Resp any, PReq interface {
 	*Req
 	requestMessage
@@ -73,7 +84,27 @@ func Handle[Req, Resp any, PReq interface {
 	s.handlers[verb] = handler{serve: func(r *Request) { serveMessage(r, PReq(new(Req)), serve) }}
 }
 
-// HandleOp is Handle for a verb that runs long enough to be aborted: ctx ends with ErrAborted as its cause.
+// HandleOnce is Handle for a verb with an effect: a request that comes again gets the same answer and nothing runs again;
+// the same op with other content is refused (CODE_CONFLICT).
+func HandleOnce[Req, Resp any, PReq interface {
+	*Req
+	requestMessage
+}, PResp interface {
+	*Resp
+	proto.Message
+}](s *Server, verb string, serve func(context.Context, PReq) (PResp, error)) {
+	s.handlers[verb] = handler{serve: func(r *Request) {
+		serveMessage(r, PReq(new(Req)), func(ctx context.Context, req PReq) (PResp, error) {
+			if errors.Is(context.Cause(ctx), ErrAborted) { // before it came
+				return nil, Errorf(sandbusv1.Code_CODE_ABORTED, "verb %s: aborted before it began", verb)
+			}
+			return serve(ctx, req)
+		})
+	}, isOp: true}
+}
+
+// HandleOp is Handle for a verb that runs long enough to be aborted: ctx ends with ErrAborted as its cause. A request that
+// comes again while it is under way is not served twice.
 func HandleOp[Req, Resp any, PReq interface {
 	*Req
 	requestMessage
@@ -81,7 +112,7 @@ func HandleOp[Req, Resp any, PReq interface {
 	*Resp
 	proto.Message
 }](s *Server, verb string, serve func(context.Context, PReq) (PResp, error)) {
-	s.handlers[verb] = handler{serve: func(r *Request) { serveMessage(r, PReq(new(Req)), serve) }, isOp: true}
+	s.handlers[verb] = handler{serve: func(r *Request) { serveMessage(r, PReq(new(Req)), serve) }, isOp: true, reads: true}
 }
 
 func serveMessage[PReq requestMessage, PResp proto.Message](r *Request, req PReq, serve func(context.Context, PReq) (PResp, error)) {
@@ -92,6 +123,9 @@ func serveMessage[PReq requestMessage, PResp proto.Message](r *Request, req PReq
 	}
 	resp, err := serve(ctx, req)
 	if err != nil {
+		if cause := r.Fenced(); cause != nil {
+			err = cause // whatever the handler made of it
+		}
 		r.Fail(err)
 		return
 	}
@@ -99,7 +133,8 @@ func serveMessage[PReq requestMessage, PResp proto.Message](r *Request, req PReq
 }
 
 // HandleStream registers a verb that is answered by a stream, or that takes one. serve must end with Reply, Fail or
-// the End of its Sender.
+// the End of its Sender. A request that comes again goes on with the stream that is under way, or gets the message again
+// that answered it; a stream that has ended is not sent again.
 func (s *Server) HandleStream(verb string, serve func(*Request)) {
 	s.handlers[verb] = handler{serve: serve, isOp: true}
 }
@@ -135,14 +170,29 @@ func HandleControl[Req, Resp any, PReq interface {
 
 // OnAbort registers who else may know an op that is to be aborted; it returns what the op was: "running", "ended", or
 // "" for unknown. It may be called before Start only.
-func (s *Server) OnAbort(f func(OpID) string) { s.onAbort = f }
+//
+// end is how the op ended when it has and when that is known beside its stream, else nil.
+func (s *Server) OnAbort(f func(OpID) (state string, end *sandbusv1.StreamEnd)) { s.onAbort = f }
+
+// Admit registers who decides whether a request may run under the lease that it names (empty for none). It is asked once
+// for each request, by Decode, and must not wait. The request's context ends with the life that it returns, when that is
+// not nil, and with the same cause. It may be called before Start only.
+func (s *Server) Admit(f func(r *Request, lease string) (life context.Context, err error)) {
+	s.admit = f
+}
 
 // HandleQuick registers a verb that mostly takes microseconds. serve runs on the goroutine that takes the messages, one
 // after the other, which spares a change of goroutines and lets answers leave together; when it does take long, another
 // goroutine takes over the messages behind it. What surely waits (for a disk, for credit) goes on in Detach. Such a
-// request can be aborted from the moment on at which it opens a stream, and says that it lives from Detach on.
+// request can be aborted from the moment on at which it opens a stream, and says that it lives from Detach on. The verb
+// has no effect: a request that comes again is served again.
 func (s *Server) HandleQuick(verb string, serve func(*Request)) {
-	s.handlers[verb] = handler{serve: serve, quick: true}
+	s.handlers[verb] = handler{serve: serve, quick: true, again: true, reads: true}
+}
+
+// HandleLate is HandleQuick for a verb that is served also while the server drains.
+func (s *Server) HandleLate(verb string, serve func(*Request)) {
+	s.handlers[verb] = handler{serve: serve, quick: true, late: true}
 }
 
 // HandleInOrder registers a verb whose requests count in the order of their arrival: serve runs as with HandleQuick, but
@@ -178,6 +228,7 @@ func (s *Server) Start() error {
 	}
 	s.sub = sub
 	s.conn.onReconnected(s, s.resend)
+	s.bulk.onReconnected(s, s.resend)
 	return nil
 }
 
@@ -194,7 +245,7 @@ func (s *Server) resend() {
 // Load is how many requests are under way.
 func (s *Server) Load() int { return len(s.slots) }
 
-// Drain refuses new requests from now on; those under way, their streams and controls go on.
+// Drain refuses new requests from now on, but for those of HandleLate; those under way, their streams and controls go on.
 func (s *Server) Drain() { s.draining.Store(true) }
 
 // lastWords is how long the ends of ops that Stop has ended may take to be acknowledged.
@@ -204,6 +255,7 @@ const lastWords = 2 * time.Second
 func (s *Server) Stop(ctx context.Context) {
 	s.Drain()
 	s.conn.onReconnected(s, nil)
+	s.bulk.onReconnected(s, nil)
 	done := make(chan struct{})
 	go func() {
 		s.wg.Wait()
@@ -259,7 +311,11 @@ func (s *Server) receive(m *nats.Msg) {
 		r.Fail(Errorf(sandbusv1.Code_CODE_UNKNOWN_VERB, "verb %.80q: this worker does not serve it", rest))
 		return
 	}
-	if s.draining.Load() {
+	r.handler = h
+	if h.isOp && r.Op != "" && s.repeated(r) { // also while the worker drains, or is busy: it is nothing new
+		return
+	}
+	if s.draining.Load() && !h.late {
 		r.Fail(Errorf(sandbusv1.Code_CODE_DRAINING, "the worker is stopping: it accepts nothing new"))
 		return
 	}
@@ -269,13 +325,10 @@ func (s *Server) receive(m *nats.Msg) {
 		r.Fail(Errorf(sandbusv1.Code_CODE_BUSY, "%d requests are under way, the bound is %d", len(s.slots), maxRequests))
 		return
 	}
-	r.again = h.again
 	if h.isOp {
-		if goesOn, err := r.register(); err != nil || goesOn {
+		if err := r.register(); err != nil {
 			<-s.slots
-			if err != nil {
-				r.Fail(err)
-			}
+			r.Fail(err)
 			return
 		}
 	}
@@ -308,15 +361,22 @@ func (r *Request) Detach(f func()) {
 	}()
 }
 
-// control handles what must not wait behind requests.
+// control handles what must not wait behind requests. Those of a stream may name the connection of the caller that has it,
+// behind a dot: an op that was asked for again has another one, whose stream they must not disturb.
 func (s *Server) control(id OpID, verb string, m *nats.Msg) {
+	verb, conn, named := strings.Cut(verb, ".")
 	s.mu.Lock()
 	op := s.ops[id]
 	s.mu.Unlock()
 	switch verb {
-	case "ack", "in":
-		if op == nil {
-			return // a late ack, or input of an op that has ended
+	case "ack", "in", "gone":
+		if op == nil || named && conn != op.conn {
+			return // late, of an op that has ended; or of one that has another caller now
+		}
+		if verb == "gone" {
+			op.cancel(ErrCallerGone)
+			op.fail(ErrCallerGone)
+			return
 		}
 		f, err := ParseFrame(m.Data)
 		switch {
@@ -347,21 +407,23 @@ func (s *Server) request(verb string, m *nats.Msg) *Request {
 }
 
 func (s *Server) abort(id OpID, op *Op, m *nats.Msg) {
-	state := ""
+	resp := &sandbusv1.AbortResponse{}
 	if s.onAbort != nil {
-		state = s.onAbort(id)
+		resp.State, resp.End = s.onAbort(id)
 	}
 	if op != nil {
 		op.cancel(ErrAborted)
-		state = "running"
-	} else if state == "" {
+		if resp.GetEnd() == nil {
+			resp.State = "running"
+		}
+	} else if resp.GetState() == "" {
 		s.mu.Lock()
-		if s.past.state[id] == stateEnded {
-			state = stateEnded
+		if s.past.ended(id) {
+			resp.State = "ended"
 		} else {
-			state = "unknown"
+			resp.State = "unknown"
 			if isToken(string(id)) {
-				s.past.add(id, stateAborted)
+				s.past.abort(id)
 			}
 		}
 		s.mu.Unlock()
@@ -369,34 +431,7 @@ func (s *Server) abort(id OpID, op *Op, m *nats.Msg) {
 	if m.Reply == "" {
 		return
 	}
-	r := s.request("abort", m)
-	r.Reply(&sandbusv1.AbortResponse{State: state})
-}
-
-// The states of an op that is not under way.
-const (
-	stateEnded   = "ended"
-	stateAborted = "aborted" // before it came: it will not start
-)
-
-// tombstones remembers the latest ops that ended or must not start.
-type tombstones struct {
-	state map[OpID]string
-	order []OpID
-}
-
-// maxTombstones is more than the ops that one worker can end while a late abort is on its way.
-const maxTombstones = 8192
-
-func (t *tombstones) add(id OpID, state string) {
-	if _, ok := t.state[id]; !ok {
-		t.order = append(t.order, id)
-	}
-	t.state[id] = state
-	if len(t.order) > maxTombstones {
-		delete(t.state, t.order[0])
-		t.order = t.order[1:]
-	}
+	s.request("abort", m).Reply(resp)
 }
 
 // Op is a request under way that can be aborted and that may have streams.
@@ -406,13 +441,17 @@ type Op struct {
 	cancel context.CancelCauseFunc
 	srv    *Server
 	reply  string
-	// payload tells the request from another one.
-	payload uint64
+	conn   string // the token of reply that names the caller's connection
+	// content tells the request from another one.
+	content uint64
+	harness HarnessID
 
-	mu    sync.Mutex // guards the fields below
-	heard time.Time  // when the caller was heard last
-	in    *Receiver
-	out   *Sender
+	mu       sync.Mutex // guards the fields below
+	heard    time.Time  // when the caller was heard last
+	in       *Receiver
+	out      *Sender
+	also     []string // reply subjects of others that have sent the same request
+	replaced bool     // reply is to be told, when the handler has returned
 }
 
 // Incoming is the stream that the caller sends on the op's "in" subject, with a window of DefaultWindow.
@@ -429,7 +468,7 @@ func (op *Op) outgoing(window int64) *Sender {
 	op.mu.Lock()
 	defer op.mu.Unlock()
 	if op.out == nil {
-		op.out = newSender(window, func(b []byte) error { return op.srv.conn.publish(op.reply, b) })
+		op.out = newSender(window, func(b []byte) error { return op.srv.bulk.publish(op.reply, b) })
 		op.out.mu.Lock()
 		op.out.failed = op.cancel // an op whose caller is gone must not go on when it has nothing to send
 		op.out.mu.Unlock()
@@ -461,6 +500,20 @@ func (op *Op) resend() {
 	op.mu.Unlock()
 	if out != nil {
 		out.resend()
+	} else {
+		op.stillHere()
+	}
+}
+
+// stillHere tells those who wait for a message that the op is under way.
+func (op *Op) stillHere() {
+	op.mu.Lock()
+	also := op.also
+	op.mu.Unlock()
+	keepAlive := Frame{Kind: FrameKeepAlive}.Append(nil)
+	_ = op.srv.conn.publish(op.reply, keepAlive) // the next one may get through
+	for _, reply := range also {
+		_ = op.srv.conn.publish(reply, keepAlive) // likewise
 	}
 }
 
@@ -492,8 +545,13 @@ type Request struct {
 	keepAlive *time.Timer
 	stop      context.CancelFunc
 	detached  bool
-	again     bool
-	unnamed   bool // Op is one that we made up
+	handler   handler
+	unnamed   bool // the reply subject has no op: Op is one that we made up, or the message's (renamed)
+	renamed   bool
+	answer    []byte // the message that answered it, when it is to be remembered
+	// right is the life of the lease that the request runs under; nil means none. outlived ends the watch of it.
+	right    context.Context //nolint:containedctx // the lease's own life
+	outlived func() bool
 }
 
 type requestMessage interface {
@@ -501,9 +559,9 @@ type requestMessage interface {
 	GetMeta() *sandbusv1.RequestMeta
 }
 
-// register makes the op known to its control subjects, before the next message is looked at. goesOn says that the op is
-// under way and needs no second handler.
-func (r *Request) register() (goesOn bool, err error) {
+// register makes the op known to its control subjects, before the next message is looked at. Errors: errKnown;
+// CODE_CONFLICT, CODE_FORGOTTEN (see known).
+func (r *Request) register() error {
 	if r.Op == "" {
 		r.Op = NewOpID() // nobody can name it; Decode may give it the name that the message has
 		r.unnamed = true
@@ -511,37 +569,74 @@ func (r *Request) register() (goesOn bool, err error) {
 	return r.registerAs(r.Op)
 }
 
-func (r *Request) registerAs(id OpID) (goesOn bool, err error) {
+func (r *Request) registerAs(id OpID) error {
 	s := r.srv
+	content := r.content()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	old := s.ops[id]
-	if !r.again && (old != nil || s.past.state[id] == stateEnded) {
-		return false, Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s was used before: an op names one request for good", id)
-	}
-	payload := maphash.Bytes(s.seed, r.msg.Data)
-	if old != nil && old.reply == r.msg.Reply && old.payload == payload {
-		old.resend() // the same request once more: its stream goes on
-		return true, nil
-	}
-	if old != nil {
-		old.cancel(ErrReplaced)
-		old.fail(ErrReplaced)
-		if old.reply != r.msg.Reply {
-			s.tellReplaced(old)
+	if !r.unnamed || id != r.Op {
+		if err := s.knownLocked(r, id, content); err != nil {
+			return err
 		}
 	}
+	if old := s.ops[id]; old != nil {
+		old.replace(r.msg.Reply)
+	}
 	ctx, cancel := context.WithCancelCause(s.life)
-	r.op = &Op{ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply, payload: payload, heard: time.Now()}
-	if s.past.state[id] == stateAborted {
+	r.op = &Op{
+		ID: id, ctx: ctx, cancel: cancel, srv: s, reply: r.msg.Reply, conn: connOf(r.msg.Reply), content: content,
+		harness: r.Harness, heard: time.Now(),
+	}
+	if s.past.aborted(id) {
 		cancel(ErrAborted)
 	}
 	s.ops[id] = r.op
-	return false, nil
+	r.watchRight()
+	return nil
 }
 
-// tellReplaced tells the one who asked before; nobody may be there any more.
+// Fenced is why the lease has ended that the request runs under; nil while it lasts, and without one. The request's
+// context ends a moment later.
+func (r *Request) Fenced() error {
+	if r.right == nil {
+		return nil
+	}
+	return context.Cause(r.right)
+}
+
+// watchRight has the op end with the lease that it runs under.
+func (r *Request) watchRight() {
+	if r.right == nil || r.op == nil {
+		return
+	}
+	op, right := r.op, r.right
+	r.outlived = context.AfterFunc(right, func() { op.cancel(context.Cause(right)) })
+}
+
+// connOf is the token of a reply subject that names the caller's connection.
+func connOf(reply string) string {
+	rest := reply[:max(0, strings.LastIndexByte(reply, '.'))]
+	return rest[strings.LastIndexByte(rest, '.')+1:]
+}
+
+// replace ends the streams of an op that is asked for again.
+func (op *Op) replace(reply string) {
+	op.mu.Lock()
+	op.replaced = op.reply != reply
+	op.mu.Unlock()
+	op.cancel(ErrReplaced)
+	op.fail(ErrReplaced)
+}
+
+// tellReplaced tells the one who asked before, when its own handler has returned: what that was to start is there by
+// now. Nobody may be there any more.
 func (s *Server) tellReplaced(old *Op) {
+	old.mu.Lock()
+	replaced := old.replaced
+	old.mu.Unlock()
+	if !replaced {
+		return
+	}
 	payload, err := marshal(&sandbusv1.Failure{Error: ToWire(Errorf(sandbusv1.Code_CODE_REPLACED, "%v", ErrReplaced))}, false)
 	if err == nil {
 		err = s.conn.publish(old.reply, payload)
@@ -554,13 +649,10 @@ func (s *Server) tellReplaced(old *Op) {
 // rename gives the op the name that the message carries.
 func (r *Request) rename(id OpID) error {
 	old := r.op
-	goesOn, err := r.registerAs(id)
-	if err == nil && goesOn {
-		err = Errorf(sandbusv1.Code_CODE_CONFLICT, "op %s is under way", id)
-	}
-	if err != nil {
+	if err := r.registerAs(id); err != nil {
 		return err
 	}
+	r.renamed = true
 	r.srv.mu.Lock()
 	delete(r.srv.ops, old.ID)
 	r.srv.mu.Unlock()
@@ -575,17 +667,23 @@ func (r *Request) finish() {
 	if r.stop != nil {
 		r.stop()
 	}
+	if r.outlived != nil {
+		r.outlived()
+	}
 	if r.op == nil {
 		return
 	}
 	r.op.cancel(ErrStopping)
 	r.op.fail(ErrClosed)
 	s := r.srv
+	s.tellReplaced(r.op)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ops[r.op.ID] == r.op {
 		delete(s.ops, r.op.ID)
-		s.past.add(r.op.ID, stateEnded)
+		if r.known() {
+			s.past.end(r.op.ID, &outcome{harness: r.Harness, content: r.op.content, json: r.json, answer: r.answer})
+		}
 	}
 }
 
@@ -603,7 +701,11 @@ func (r *Request) stillHere() {
 		r.op.cancel(fmt.Errorf("%w: no acknowledgement for %s", ErrPeerSilent, peerSilence))
 		return
 	}
-	if !r.json {
+	switch {
+	case r.json:
+	case r.op != nil:
+		r.op.stillHere()
+	default:
 		_ = r.srv.conn.publish(r.msg.Reply, Frame{Kind: FrameKeepAlive}.Append(nil)) // the next one may get through
 	}
 	r.keepAlive.Reset(keepAliveEvery)
@@ -613,7 +715,7 @@ func (r *Request) stillHere() {
 var errDeadline = Errorf(sandbusv1.Code_CODE_TIMED_OUT, "the request's deadline is over")
 
 // Decode reads the message and returns the request's context, which ends on abort, deadline and Stop. Errors:
-// *[Error] with CODE_INVALID.
+// *[Error] with CODE_INVALID, and that of Admit.
 func (r *Request) Decode(m requestMessage) (context.Context, error) {
 	if err := unmarshal(r.msg.Data, r.json, m); err != nil {
 		return nil, Errorf(sandbusv1.Code_CODE_INVALID, "verb %s: the payload is no %s: %v", r.Verb, m.ProtoReflect().Descriptor().FullName(), err)
@@ -627,12 +729,20 @@ func (r *Request) Decode(m requestMessage) (context.Context, error) {
 		if r.Op != "" && !r.unnamed {
 			return nil, Errorf(sandbusv1.Code_CODE_INVALID, "op %s in the message, op %s in the reply subject: want the same", op, r.Op)
 		}
-		r.Op = op
 		if r.op != nil {
 			if err := r.rename(op); err != nil {
 				return nil, err
 			}
 		}
+		r.Op = op
+	}
+	if admit := r.srv.admit; admit != nil {
+		right, err := admit(r, meta.GetLease())
+		if err != nil {
+			return nil, err
+		}
+		r.right = right
+		r.watchRight()
 	}
 	ctx := r.Context()
 	if d := meta.GetDeadlineMs(); d > 0 && d < int64(maxDeadline/time.Millisecond) {
@@ -671,11 +781,15 @@ func (r *Request) reply(payload []byte) {
 		r.srv.log.Warn("answer not delivered", "verb", r.Verb, "op", string(r.Op), "error", err)
 		return
 	}
-	r.EndStream(out, &sandbusv1.StreamEnd{StdoutBytes: int64(len(payload))})
+	sum := sha256.Sum256(payload) // a part of one answer is never taken for the rest of another
+	r.EndStream(out, &sandbusv1.StreamEnd{StdoutBytes: int64(len(payload)), Sha256: sum[:]})
 }
 
 // Fail answers with an error.
 func (r *Request) Fail(err error) {
+	if errors.Is(err, errKnown) {
+		return
+	}
 	payload, merr := marshal(&sandbusv1.Failure{Error: ToWire(err)}, r.json)
 	if merr != nil {
 		r.srv.log.Error("error not encoded", "verb", r.Verb, "error", merr)
@@ -686,28 +800,33 @@ func (r *Request) Fail(err error) {
 
 func (r *Request) send(payload []byte) {
 	r.quiet()
-	var err error
-	if r.json {
-		m := nats.NewMsg(r.msg.Reply)
-		m.Data = payload
-		m.Header.Set("Content-Type", "application/json")
-		err = r.srv.conn.nc.PublishMsg(m)
-	} else {
-		err = r.srv.conn.publish(r.msg.Reply, payload)
-	}
-	if err != nil {
+	also := r.remember(payload)
+	if err := r.srv.publishAnswer(r.msg.Reply, r.json, payload); err != nil {
 		r.srv.log.Warn("answer not sent", "verb", r.Verb, "op", string(r.Op), "error", err)
+	}
+	for _, reply := range also {
+		_ = r.srv.publishAnswer(reply, r.json, payload) // whoever misses it asks again
 	}
 }
 
+func (s *Server) publishAnswer(reply string, json bool, payload []byte) error {
+	if !json {
+		return s.conn.publish(reply, payload)
+	}
+	m := nats.NewMsg(reply)
+	m.Data = payload
+	m.Header.Set("Content-Type", "application/json")
+	return s.conn.nc.PublishMsg(m)
+}
+
 // Outgoing is the stream on the reply subject. A window of zero means DefaultWindow; others are held to MinWindow and
-// MaxWindow. Errors: the request has no op; the op was used before.
+// MaxWindow. Errors, all of them for Fail: the request has no op; the op was used before, or is under way.
 func (r *Request) Outgoing(window int64) (*Sender, error) {
 	if r.Op == "" || r.unnamed {
 		return nil, Errorf(sandbusv1.Code_CODE_INVALID, "verb %s: an answer that streams needs an op", r.Verb)
 	}
 	if r.op == nil {
-		if _, err := r.register(); err != nil {
+		if err := r.register(); err != nil {
 			return nil, err
 		}
 	}

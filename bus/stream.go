@@ -21,31 +21,47 @@ type Stream struct {
 	op     OpID
 	in     *Receiver
 	out    *Sender // what we send; nil when the request has no input; set before anybody can see it
+	asking asking
 
 	mu       sync.Mutex // guards the fields below
-	opened   time.Time
-	last     time.Time // when something was heard last; zero before
 	watchdog *time.Timer
 	closed   bool
 	answer   []byte // the message that came instead of a stream
-	repeat   func() // sends the request again; nil when that is not safe, or not needed any more
+	unbind   func() bool
 }
 
 // Open sends a request that is answered by a stream. window is the credit that the request asks for (see
-// ClampWindow); input says that the caller will send a stream of its own. Errors: as Request; those that the worker
-// or the hub report come from Next.
+// ClampWindow); input says that the caller will send a stream of its own. The request is sent again after a reconnect, or
+// when nothing is heard of it: the worker goes on with the stream that is under way. Errors: as Request; those that the
+// worker or the hub report come from Next.
 func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req proto.Message, window int64, input bool) (*Stream, error) {
+	return c.open(ctx, t, verb, op, req, window, input, false)
+}
+
+// OpenRepeatable is Open for a verb whose worker serves an op again after its end (Server.HandleRepeatable): the request is
+// sent again only as long as nothing was heard of it, because what comes then begins anew.
+func (c *Caller) OpenRepeatable(ctx context.Context, t Target, verb string, op OpID, req proto.Message, window int64, input bool) (*Stream, error) {
+	return c.open(ctx, t, verb, op, req, window, input, true)
+}
+
+func (c *Caller) open(ctx context.Context, t Target, verb string, op OpID, req proto.Message, window int64, input, untilHeard bool) (*Stream, error) {
 	payload, err := proto.Marshal(req)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", verb, err)
 	}
 	s := &Stream{caller: c, target: t, op: op}
-	s.in = newReceiver(ClampWindow(window), func(b []byte) error { return c.conn.publish(s.controlSubject("ack"), b) })
-	if input { // before anything can be heard that ends it
-		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(s.controlSubject("in"), b) })
-	}
 	reply := c.replySubject(t, op)
-	if err := c.register(op, &call{subject: reply, heard: s.heard, failed: s.fail}); err != nil {
+	s.asking = asking{conn: c.conn, subject: t.prefix() + verb, reply: reply, payload: payload, untilHeard: untilHeard, failed: s.fail}
+	s.in = newReceiver(ClampWindow(window), func(b []byte) error { return c.conn.publish(c.controlSubject(t, op, "ack"), b) })
+	if input { // before anything can be heard that ends it
+		s.out = newSender(DefaultWindow, func(b []byte) error { return c.conn.publish(c.controlSubject(t, op, "in"), b) })
+		s.out.failed = func(err error) { // whoever breaks the rules of one direction is not trusted with the other
+			if _, broken := errors.AsType[*StreamError](err); broken {
+				s.in.fail(err)
+			}
+		}
+	}
+	if err := c.register(op, &call{subject: reply, heard: s.heard, failed: s.fail, reconnected: s.reconnected}); err != nil {
 		s.fail(ErrClosed)
 		return nil, err
 	}
@@ -53,49 +69,21 @@ func (c *Caller) Open(ctx context.Context, t Target, verb string, op OpID, req p
 		s.Close()
 		return nil, err
 	}
+	s.asking.opens()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.opened = time.Now()
-	s.watchdog = time.AfterFunc(silenceLimit, s.checkSilence)
-	return s, nil
-}
-
-// OpenRepeatable is Open for a verb whose worker knows its ops (Server.HandleRepeatable): the request is sent again
-// after a reconnect, as long as nothing was heard of it.
-func (c *Caller) OpenRepeatable(ctx context.Context, t Target, verb string, op OpID, req proto.Message, window int64, input bool) (*Stream, error) {
-	s, err := c.Open(ctx, t, verb, op, req, window, input)
-	if err != nil {
-		return nil, err
-	}
-	payload, err := proto.Marshal(req)
-	if err != nil {
-		s.Close()
-		return nil, fmt.Errorf("%s: %w", verb, err)
-	}
-	s.mu.Lock()
-	if s.last.IsZero() {
-		s.repeat = func() { _ = c.conn.publishRequest(t.prefix()+verb, c.replySubject(t, op), payload) } // the next reconnect tries again
-	}
-	s.mu.Unlock()
-	c.conn.onReconnected(s, s.reconnected)
+	s.watchdog = time.AfterFunc(repeatAfter, s.checkSilence)
 	return s, nil
 }
 
 // reconnected repeats what may have been lost with the connection.
 func (s *Stream) reconnected() {
-	s.mu.Lock()
-	repeat, out := s.repeat, s.out
-	s.mu.Unlock()
-	if repeat != nil {
-		repeat()
+	if !s.in.over() {
+		s.asking.reconnected()
 	}
-	if out != nil {
-		out.resend()
+	if s.out != nil {
+		s.out.resend()
 	}
-}
-
-func (s *Stream) controlSubject(control string) string {
-	return join(s.target.prefix()+"op", string(s.op), control)
 }
 
 // fail ends both directions.
@@ -108,10 +96,11 @@ func (s *Stream) fail(err error) {
 
 // heard runs on the subscription's goroutine.
 func (s *Stream) heard(m *nats.Msg) {
-	s.mu.Lock()
-	s.last = time.Now()
-	s.repeat = nil // it has arrived
-	s.mu.Unlock()
+	if isNoResponders(m) {
+		s.asking.refuse()
+		return
+	}
+	s.asking.hear()
 	out := s.out
 	if !isFrame(m.Data) {
 		s.answered(m, out)
@@ -137,14 +126,10 @@ func (s *Stream) heard(m *nats.Msg) {
 var errAnswered = errors.New("answered by a message")
 
 func (s *Stream) answered(m *nats.Msg, out *Sender) {
-	if isNoResponders(m) {
-		s.in.fail(ErrNoResponders)
-	} else {
-		s.mu.Lock()
-		s.answer = m.Data
-		s.mu.Unlock()
-		s.in.fail(errAnswered)
-	}
+	s.mu.Lock()
+	s.answer = m.Data
+	s.mu.Unlock()
+	s.in.fail(errAnswered)
 	if out != nil {
 		out.stop(ErrEnded) // nobody takes more
 	}
@@ -176,13 +161,19 @@ func (s *Stream) checkSilence() {
 	if s.closed {
 		return
 	}
-	quiet := time.Since(later(s.opened, s.last))
-	if quiet < silenceLimit {
-		s.watchdog.Reset(silenceLimit - quiet)
+	if s.in.over() {
 		return
 	}
-	s.fail(fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, s.op, silenceLimit))
+	next, err := s.asking.look()
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	s.watchdog.Reset(next)
 }
+
+// Target is the worker instance that was asked.
+func (s *Stream) Target() Target { return s.target }
 
 // Op is the request's name.
 func (s *Stream) Op() OpID { return s.op }
@@ -213,21 +204,42 @@ func (s *Stream) Control(ctx context.Context, control string, req proto.Message,
 	return s.caller.Control(ctx, s.target, s.op, control, req, resp)
 }
 
-// Abort asks the worker to end the op and waits until it has noted that. The end itself comes from Next.
-func (s *Stream) Abort(ctx context.Context, reason string) error {
-	return s.caller.Control(ctx, s.target, s.op, "abort", &sandbusv1.AbortRequest{Reason: reason}, &sandbusv1.AbortResponse{})
+// Abort asks the worker to end the op and waits until it has noted that. The end itself comes from Next; for an exec that
+// has ended by then Abort returns it, too, else nil: behind a link that is full the stream may take long to say it.
+func (s *Stream) Abort(ctx context.Context, reason string) (*sandbusv1.StreamEnd, error) {
+	resp := &sandbusv1.AbortResponse{}
+	err := s.caller.Control(ctx, s.target, s.op, "abort", &sandbusv1.AbortRequest{Reason: reason}, resp)
+	return resp.GetEnd(), err
 }
 
-// Close gives the stream up: nothing more is received or sent. It does not end the op at the worker. It may be called
-// twice.
+// Close gives the stream up: nothing more is received or sent. An op that has not ended learns that its caller is gone,
+// as it would from a minute without acks. It may be called twice.
 func (s *Stream) Close() {
 	s.caller.unregister(s.op)
-	s.caller.conn.onReconnected(s, nil)
+	s.asking.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.closed && s.answer == nil && !s.in.complete() {
+		_ = s.caller.conn.publish(s.caller.controlSubject(s.target, s.op, "gone"), nil) // lost: the missing acks say it
+	}
 	s.closed = true
 	if s.watchdog != nil {
 		s.watchdog.Stop()
 	}
+	if s.unbind != nil {
+		s.unbind()
+	}
 	s.fail(ErrClosed)
+}
+
+// Bind ends the stream when ctx does: Next and the methods that send return its cause then. It does not end the op at the
+// worker. It may be called once.
+func (s *Stream) Bind(ctx context.Context) {
+	unbind := context.AfterFunc(ctx, func() { s.fail(context.Cause(ctx)) })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.unbind = unbind
+	if s.closed {
+		unbind()
+	}
 }

@@ -39,13 +39,16 @@ type Cmd struct {
 	// ID names the run for good: 1 to 63 of a-z, 0-9, '_' and '-'. Empty means a new one, which is set by Start. The
 	// same command under the same ID finds the run that there is; another command is refused.
 	ID string
+	// FastID is ID for a script on the fast tier, which keeps no output: the same FastID again is refused with ErrUsed, so
+	// that nothing runs twice. Empty means a name that nobody knows. The stream tier does not look at it.
+	FastID string
 	// Timeout ends the command after that time; zero means none. At most 7 days.
 	Timeout time.Duration
 	// IdleTimeout ends the command after that time without output; zero means none. At most 7 days.
 	IdleTimeout time.Duration
 	// OutputLimit is how many bytes of output are kept: one more ends the command with ErrOutputLimit, unless HeadTail is
 	// set. Zero means 8 MiB where Output or CombinedOutput collects it or HeadTail is set, and none otherwise. At most
-	// 1 GiB, with HeadTail 64 MiB.
+	// 1 GiB, with HeadTail 64 MiB; on the fast tier 32 MiB.
 	OutputLimit int64
 	// HeadTail lets the command run on at its OutputLimit: the first and the last half of it arrive, when the command
 	// has ended, and Omitted is what was left out between them.
@@ -91,10 +94,14 @@ type Cmd struct {
 	ended  chan error
 	// received is the offset behind the output that has come.
 	received int64
+	giveUp   time.Time // when an abort's window is over; zero while there was none
 	stream   *bus.Stream
 	ctx      context.Context //nolint:containedctx // from Start to Wait, as in os/exec
 	feeder   sync.WaitGroup
 	fed      context.CancelCauseFunc
+	// overdue is when our own clock ends the command, zero for never. It stands still while our writers hold output up.
+	overdue time.Time
+	late    error // that it did
 }
 
 // Size is the size of a terminal, in characters.
@@ -121,7 +128,8 @@ func (s *Sandbox) Command(name string, arg ...string) *Cmd {
 }
 
 // ScriptCommand prepares shell text, which means what "bash -c" would make of it (or sh, where there is no bash). When
-// its output is collected and it has no Stdin, it takes the fast tier: a shell that is already there.
+// its output is collected and it has no Stdin, or one of at most 256 KiB that is in memory already (*bytes.Reader,
+// *bytes.Buffer, *strings.Reader), it takes the fast tier: a shell that is already there.
 func (s *Sandbox) ScriptCommand(script string) *Cmd {
 	return &Cmd{sb: s, Script: script}
 }
@@ -174,8 +182,16 @@ func (c *Cmd) CombinedOutput(ctx context.Context) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// collectedBytes is the limit of output that is held in memory.
-const collectedBytes = 8 << 20
+const (
+	// collectedBytes is the limit of output that is held in memory.
+	collectedBytes = 8 << 20
+	// fastBytes is the largest such limit that a worker takes on the fast tier.
+	fastBytes = 32 << 20
+	// fastInput is how much input goes with a request on the fast tier, beside a script of fastScript bytes: one message
+	// has a bound.
+	fastInput  = 256 << 10
+	fastScript = 512 << 10
+)
 
 func (c *Cmd) limitOutput() {
 	if c.OutputLimit == 0 {
@@ -183,14 +199,28 @@ func (c *Cmd) limitOutput() {
 	}
 }
 
-// collect runs a command whose output is wanted at the end: a script without input on the fast tier.
+// collect runs a command whose output is wanted at the end: a script with little input on the fast tier.
 func (c *Cmd) collect(ctx context.Context) error {
-	fast := c.Script != "" && c.Stdin == nil && c.ID == "" && c.IdleTimeout == 0 && c.Grace == 0 && !c.HeadTail && !c.Spool && !c.Detach &&
-		c.MemoryLimit == 0 && c.Terminal == nil && c.OutputLimit <= collectedBytes
+	fast := c.Script != "" && c.smallInput() && c.ID == "" && c.IdleTimeout == 0 && c.Grace == 0 && !c.HeadTail && !c.Spool && !c.Detach &&
+		c.MemoryLimit == 0 && c.Terminal == nil && c.OutputLimit <= fastBytes
 	if !fast {
 		return c.Run(ctx)
 	}
 	return c.runFast(ctx)
+}
+
+// smallInput says whether the input can go with a request.
+func (c *Cmd) smallInput() bool {
+	if c.Stdin == nil {
+		return true
+	}
+	in, ok := c.Stdin.(interface{ Len() int })
+	switch c.Stdin.(type) {
+	case *bytes.Reader, *bytes.Buffer, *strings.Reader:
+	default:
+		ok = false // its Len need not be all of it
+	}
+	return ok && in.Len() <= fastInput && len(c.Script) <= fastScript
 }
 
 // env is the environment in its wire form.
@@ -237,8 +267,11 @@ func (c *Cmd) check() error {
 			return fmt.Errorf("command: argument %d has a NUL byte", i)
 		}
 	}
-	if c.ID != "" {
-		if _, err := bus.ParseOpID(c.ID); err != nil {
+	for _, id := range []string{c.ID, c.FastID} {
+		if id == "" {
+			continue
+		}
+		if _, err := bus.ParseOpID(id); err != nil {
 			return fmt.Errorf("exec id: %w", err)
 		}
 	}
@@ -261,9 +294,23 @@ func (c *Cmd) runFast(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.Timeout > 0 {
+		var stop context.CancelFunc
+		ctx, stop = context.WithTimeoutCause(ctx, patience(c.Timeout, c.Grace), c.errLate())
+		defer stop()
+	}
 	op := bus.NewOpID()
+	if c.FastID != "" {
+		op = bus.OpID(c.FastID)
+	}
 	req := &sandbusv1.ShellRunRequest{
 		Meta: &sandbusv1.RequestMeta{Op: string(op)}, Env: env, TimeoutMs: atLeastOneMs(c.Timeout), OutputLimit: c.OutputLimit,
+	}
+	if c.Stdin != nil {
+		req.HasStdin = true
+		if req.Stdin, err = io.ReadAll(c.Stdin); err != nil {
+			return err
+		}
 	}
 	req.Script, req.ScriptRaw = bus.ToText(c.Script)
 	req.Cwd, req.CwdRaw = bus.ToText(c.Dir)
@@ -274,11 +321,14 @@ func (c *Cmd) runFast(ctx context.Context) error {
 		defer cancel(nil)
 		stop := context.AfterFunc(ctx, func() {
 			cause = context.Cause(ctx)
-			c.sb.abort(call, t, op, cancel)
+			c.sb.abort(call, t, op, cause, cancel)
 		})
 		defer stop()
 		return c.sb.hub.caller.Request(call, t, "shell.run", op, req, resp)
 	})
+	if be, ok := errors.AsType[*bus.Error](err); ok && c.FastID != "" && be.Code == sandbusv1.Code_CODE_CONFLICT {
+		return fmt.Errorf("%w: %w", ErrUsed, err)
+	}
 	if err != nil {
 		return execError(err)
 	}
@@ -306,14 +356,21 @@ func writeAll(w io.Writer, b []byte) error {
 // errUnconfirmed is the cause with which a call ends whose abort nobody confirmed.
 var errUnconfirmed = fmt.Errorf("%w: the abort was not confirmed within %s", ErrLost, abortWindow)
 
-// abort asks for an op's end, and ends the call when that is not confirmed in time.
-func (s *Sandbox) abort(call context.Context, t bus.Target, op bus.OpID, giveUp context.CancelCauseFunc) {
-	limit := time.AfterFunc(abortWindow, func() { giveUp(errUnconfirmed) })
+// abort asks for an op's end, because of why, and ends the call when that is not confirmed in time.
+func (s *Sandbox) abort(call context.Context, t bus.Target, op bus.OpID, why error, giveUp context.CancelCauseFunc) {
+	if gone := s.hub.caller.Gone(why); gone != nil { // there is no way to ask
+		giveUp(gone)
+		return
+	}
+	limit := time.AfterFunc(abortWindow, func() {
+		s.unheard(t)
+		giveUp(errUnconfirmed)
+	})
 	context.AfterFunc(call, func() { limit.Stop() })
-	ask, cancel := context.WithTimeout(call, abortWindow)
-	defer cancel()
-	_ = s.hub.caller.Control(ask, t, op, "abort", &sandbusv1.AbortRequest{Reason: "the caller's context ended"},
-		&sandbusv1.AbortResponse{}) // what counts is the op's own end
+	askAbort(call, func(ctx context.Context) (*sandbusv1.StreamEnd, error) {
+		return nil, s.hub.caller.Control(ctx, t, op, "abort", &sandbusv1.AbortRequest{Reason: "the caller's context ended"},
+			&sandbusv1.AbortResponse{}) // what counts is the op's own end
+	})
 }
 
 // execError gives the errors of the fabric the names of this package.
@@ -321,6 +378,9 @@ func execError(err error) error {
 	var be *bus.Error
 	if errors.As(err, &be) && be.Code == sandbusv1.Code_CODE_NOT_FOUND {
 		return fmt.Errorf("%w: %w", ErrUnknownExec, err)
+	}
+	if errors.As(err, &be) && be.Code == sandbusv1.Code_CODE_FORGOTTEN {
+		return fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	if errors.As(err, &be) && (be.Code == sandbusv1.Code_CODE_BUSY || be.Code == sandbusv1.Code_CODE_DRAINING) {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
@@ -345,6 +405,9 @@ func (c *Cmd) Start(ctx context.Context) error {
 	c.ctx = ctx
 	if c.attach {
 		return c.startAttached()
+	}
+	if c.Timeout > 0 {
+		c.overdue = time.Now().Add(patience(c.Timeout, c.Grace))
 	}
 	if c.ID == "" {
 		c.ID = string(bus.NewOpID())
@@ -409,6 +472,25 @@ func sameWriter(a, b io.Writer) (same bool) {
 	return a != nil && a == b
 }
 
+// overdueAfter is what a worker needs at most, behind a command's time limit and grace, to take the rest of its output
+// and to say how it ended.
+const overdueAfter = 10 * time.Second
+
+// patience is when our own clock strikes, for a worker that does not keep a command's time limit.
+func patience(timeout, grace time.Duration) time.Duration {
+	if grace == 0 {
+		grace = defaultGrace
+	}
+	return timeout + grace + overdueAfter
+}
+
+func (c *Cmd) errLate() error {
+	return fmt.Errorf("%w: the sandbox did not end the command within %s", ErrTimedOut, patience(c.Timeout, c.Grace))
+}
+
+// defaultGrace is a worker's time from TERM to KILL.
+const defaultGrace = 2 * time.Second
+
 // begin waits for the stream's first frame.
 func (c *Cmd) begin(st *bus.Stream) error {
 	if st == nil { // it has begun already
@@ -437,15 +519,62 @@ func (c *Cmd) begin(st *bus.Stream) error {
 // next returns the next frame; when the caller's context ends it aborts the exec and goes on until the end is
 // confirmed.
 func (c *Cmd) next(st *bus.Stream) (bus.Frame, error) {
-	f, err := st.Next(c.ctx)
-	if err == nil || c.ctx.Err() == nil {
+	ctx := c.ctx
+	if !c.overdue.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, c.overdue, c.errLate())
+		defer cancel()
+	}
+	f, err := st.Next(ctx)
+	if err == nil || ctx.Err() == nil {
 		return f, err
 	}
-	limit, cancel := context.WithTimeoutCause(context.WithoutCancel(c.ctx), abortWindow, errUnconfirmed)
-	defer cancel()
-	_ = st.Abort(limit, "the caller's context ended") // what counts is the op's own end
+	if c.ctx.Err() == nil {
+		c.late = context.Cause(ctx)
+	}
+	if gone := c.sb.hub.caller.Gone(context.Cause(ctx)); gone != nil { // there is no way to ask for its end
+		return f, fmt.Errorf("%w: %w", ErrLost, gone)
+	}
+	return c.nextAborted(st)
+}
+
+// nextAborted is next once the caller has given up. What has not come when the abort's window is over is counted as
+// omitted, if the sandbox has said beside the stream how the exec ended; else the exec is lost.
+func (c *Cmd) nextAborted(st *bus.Stream) (bus.Frame, error) {
+	if c.giveUp.IsZero() {
+		c.giveUp = time.Now().Add(abortWindow)
+	}
+	limit, cancel := context.WithDeadlineCause(context.WithoutCancel(c.ctx), c.giveUp, errUnconfirmed)
+	asked := make(chan *sandbusv1.StreamEnd, 1)
+	go func() {
+		asked <- askAbort(limit, func(ctx context.Context) (*sandbusv1.StreamEnd, error) {
+			return st.Abort(ctx, "the caller gave up") // what counts is the op's own end
+		})
+	}()
+	f, err := c.untilEnd(limit, st)
+	expired := errors.Is(context.Cause(limit), errUnconfirmed)
+	cancel()
+	end := <-asked
+	switch {
+	case err == nil || !expired:
+		return f, err
+	case c.attach: // whose reading it was; the exec goes on
+		return f, context.Cause(c.ctx)
+	case end == nil:
+		c.sb.unheard(st.Target())
+		return f, err
+	}
+	missing := max(0, end.GetStdoutBytes()+end.GetStderrBytes()-c.received)
+	c.received += missing
+	c.Omitted += missing
+	body, err := proto.Marshal(end)
+	return bus.Frame{Kind: bus.FrameEnd, Body: body}, err
+}
+
+// untilEnd takes output until the exec's end, or its start.
+func (c *Cmd) untilEnd(ctx context.Context, st *bus.Stream) (bus.Frame, error) {
 	for {
-		f, err := st.Next(limit)
+		f, err := st.Next(ctx)
 		if err != nil || f.Kind == bus.FrameEnd || f.Kind == bus.FrameStarted {
 			return f, err
 		}
@@ -454,6 +583,44 @@ func (c *Cmd) next(st *bus.Stream) (bus.Frame, error) {
 		}
 	}
 }
+
+// askAbortEvery is how often an abort is repeated: it may have been lost, and its answer may come to know the end.
+const askAbortEvery = 500 * time.Millisecond
+
+// askAbort asks for an abort until ctx ends or an answer says how the op ended.
+func askAbort(ctx context.Context, ask func(context.Context) (*sandbusv1.StreamEnd, error)) *sandbusv1.StreamEnd {
+	ctx, stop := context.WithCancelCause(ctx)
+	ends := make(chan *sandbusv1.StreamEnd, 1)
+	var asking sync.WaitGroup
+	again := time.NewTicker(askAbortEvery)
+	defer again.Stop()
+	for ctx.Err() == nil {
+		asking.Go(func() { // an answer may take longer than the next question
+			if end, err := ask(ctx); err == nil && end != nil {
+				select {
+				case ends <- end:
+				default:
+				}
+				stop(errAbortAnswered)
+			}
+		})
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+		}
+	}
+	asking.Wait()
+	stop(nil)
+	select {
+	case end := <-ends:
+		return end
+	default:
+		return nil
+	}
+}
+
+// errAbortAnswered is the cause with which the other questions end.
+var errAbortAnswered = errors.New("an answer has come")
 
 // run copies input and output from now on.
 func (c *Cmd) run(st *bus.Stream) {
@@ -519,7 +686,7 @@ func (c *Cmd) take() error {
 			continue
 		}
 		if err != nil {
-			return execError(err)
+			return execError(c.sb.hub.caller.lease.noted(err))
 		}
 		if f.Kind == bus.FrameEnd {
 			return c.finish(f)
@@ -527,7 +694,8 @@ func (c *Cmd) take() error {
 		if err := c.output(f); err != nil {
 			limit, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), abortWindow)
 			defer cancel()
-			return errors.Join(err, c.stream.Abort(limit, "the caller's writer failed"))
+			_, aerr := c.stream.Abort(limit, "the caller's writer failed")
+			return errors.Join(err, aerr)
 		}
 	}
 }
@@ -562,6 +730,10 @@ func (c *Cmd) reattach() error {
 }
 
 func (c *Cmd) output(f bus.Frame) error {
+	if !c.overdue.IsZero() {
+		began := time.Now()
+		defer func() { c.overdue = c.overdue.Add(time.Since(began)) }()
+	}
 	switch f.Kind {
 	case bus.FrameStdout:
 		c.received += int64(len(f.Body))
@@ -588,7 +760,7 @@ func (c *Cmd) finish(f bus.Frame) error {
 		return err
 	}
 	c.Running = end.GetRunning()
-	c.SpoolPath, c.SpoolOmitted, c.SpoolError = end.GetSpoolPath(), end.GetSpoolOmitted(), end.GetSpoolError()
+	c.SpoolPath, c.SpoolOmitted, c.SpoolError = end.GetSpoolPath(), end.GetSpoolOmitted(), bus.Printable(end.GetSpoolError())
 	c.Usage = Usage{micros(end.GetUsage().GetUserUs()), micros(end.GetUsage().GetSystemUs()), end.GetUsage().GetMaxRssBytes()}
 	c.Timing = timing(end.GetTiming())
 	if c.Running {
@@ -597,10 +769,15 @@ func (c *Cmd) finish(f bus.Frame) error {
 		}
 		return nil
 	}
+	if total := max(end.GetStdoutBytes()+end.GetStderrBytes(), c.Offset); total != c.received && c.stream != nil {
+		return execError(&bus.StreamError{Rule: fmt.Sprintf("the end says %d bytes of output, %d came or were left out", total, c.received)})
+	}
 	c.Outcome, c.PipeHeld = outcome(end.GetOutcome()), end.GetPipeHeld()
 	var cause error
 	if c.Outcome.Kind == Aborted && c.ctx.Err() != nil {
 		cause = context.Cause(c.ctx)
+	} else if c.Outcome.Kind == Aborted {
+		cause = c.late
 	}
 	return c.Outcome.asError(cause)
 }

@@ -87,7 +87,7 @@ func (s *Sandbox) dial(ctx context.Context, t bus.Target, op bus.OpID, req *sand
 func abandon(ctx context.Context, st *bus.Stream) {
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonWindow)
 	defer cancel()
-	if st.Abort(limit, "the caller gave up") == nil {
+	if _, err := st.Abort(limit, "the caller gave up"); err == nil {
 		_ = drain(limit, st) // nobody is interested
 	}
 }

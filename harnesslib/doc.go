@@ -11,6 +11,15 @@
 // and their siblings, Batch for many at once, FS for io/fs, Upload and Download for large files, CopyIn and CopyOut for
 // trees, Watch for what happens.
 //
+// # Leases
+//
+//	lease, err := hub.Acquire(ctx, harnesslib.AcquireOptions{Selector: harnesslib.Selector{Labels: map[string]string{"team": "alpha"}}})
+//	defer lease.Release(ctx)
+//	out, err := lease.Sandbox().Command("make", "test").CombinedOutput(ctx)
+//
+// A lease is a right to one slot of a sandbox. It is renewed until it is released; when it ends otherwise, Lost is closed
+// and all that runs under it fails with its Cause.
+//
 // # Errors
 //
 // A command that ran and failed is an *[ExitError]. Everything else means that the fabric failed: [ErrUnknownSandbox]

@@ -22,6 +22,9 @@ var (
 	// ErrLost says that nobody can tell whether the command ran to its end, or the operation was done. A retry is safe
 	// only when doing it twice is no harm.
 	ErrLost = errors.New("lost: nobody knows whether it ran to its end")
+	// ErrUsed says that a command with this FastID was sent before: this one did not run, and how that one ended is not
+	// known here.
+	ErrUsed = errors.New("a command with this id was sent before")
 	// ErrTimedOut, ErrAborted, ErrOutputLimit and ErrOOM are what an *ExitError of that kind wraps.
 	ErrTimedOut    = errors.New("timed out")
 	ErrAborted     = errors.New("aborted")
@@ -34,6 +37,10 @@ var (
 	// ErrNotRegular says that a path is a FIFO, socket or device, which file operations do not open.
 	ErrNotRegular = errors.New("no regular file")
 )
+
+// HubGoneError says that the hub was gone when a call's context ended: which one, and for how long. It wraps the
+// context's cause. A call that had left by then is ErrLost, too; any other did not run.
+type HubGoneError = bus.HubGoneError
 
 // SandboxError names the sandbox that could not be asked. It wraps ErrUnknownSandbox or ErrUnreachable.
 type SandboxError struct {
@@ -107,8 +114,8 @@ func outcome(o *sandbusv1.Outcome) Outcome {
 		return Outcome{Kind: Lost, Message: fmt.Sprintf("the worker sent an outcome of kind %d, code %d", o.GetKind(), o.GetCode())}
 	}
 	out := Outcome{
-		Kind: kind, Code: int(o.GetCode()), Signal: o.GetSignal(), Stage: o.GetStage(),
-		Errno: syscall.Errno(max(0, o.GetErrno())), Message: o.GetMessage(),
+		Kind: kind, Code: int(o.GetCode()), Signal: bus.Printable(o.GetSignal()), Stage: bus.Printable(o.GetStage()),
+		Errno: syscall.Errno(max(0, o.GetErrno())), Message: bus.Printable(o.GetMessage()),
 	}
 	switch o.GetClock() {
 	case sandbusv1.Clock_CLOCK_TOTAL:
@@ -194,6 +201,8 @@ func (e *remoteError) Is(target error) bool {
 		return e.code == sandbusv1.Code_CODE_CONFLICT
 	case ErrTooLarge:
 		return e.code == sandbusv1.Code_CODE_TOO_LARGE
+	case ErrFenced:
+		return e.code == sandbusv1.Code_CODE_FENCED
 	case ErrNotRegular:
 		return e.code == sandbusv1.Code_CODE_NOT_REGULAR
 	}
@@ -208,6 +217,9 @@ func pathError(op, path string, err error) error {
 	}
 	if be.Code == sandbusv1.Code_CODE_BUSY || be.Code == sandbusv1.Code_CODE_DRAINING {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
+	}
+	if be.Code == sandbusv1.Code_CODE_FORGOTTEN {
+		return fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	reason := be.Message
 	if _, after, ok := strings.Cut(reason, path+": "); ok && path != "" { // a PathError names it, too

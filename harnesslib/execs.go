@@ -40,6 +40,11 @@ func (s *Sandbox) Execs(ctx context.Context) ([]ExecInfo, error) {
 	if err != nil {
 		return nil, execError(err)
 	}
+	return execInfos(resp), nil
+}
+
+// execInfos reads a list.
+func execInfos(resp *sandbusv1.ExecListResponse) []ExecInfo {
 	out := make([]ExecInfo, 0, len(resp.GetExecs()))
 	for _, e := range resp.GetExecs() {
 		i := ExecInfo{
@@ -52,7 +57,7 @@ func (s *Sandbox) Execs(ctx context.Context) ([]ExecInfo, error) {
 		}
 		out = append(out, i)
 	}
-	return out, nil
+	return out
 }
 
 // Signal sends a signal, named as "TERM" or "SIGTERM" or by its number, to an exec's process group. Errors:

@@ -30,7 +30,7 @@ const maxReadFile = 1 << 30
 // Errors: *fs.PathError, and those of the fabric (see the package's doc).
 func (s *Sandbox) ReadFile(ctx context.Context, name string) ([]byte, error) {
 	var buf bytes.Buffer
-	resp, err := s.read(ctx, &sandbusv1.ReadRequest{MaxBytes: maxReadFile}, name, &buf)
+	resp, err := s.read(ctx, &sandbusv1.ReadRequest{MaxBytes: maxReadFile}, name, &atMost{&buf, maxReadFile})
 	if err != nil {
 		return nil, err
 	}
@@ -50,14 +50,31 @@ func (s *Sandbox) ReadRange(ctx context.Context, name string, offset, length int
 		return nil, &fs.PathError{Op: "read", Path: name, Err: fmt.Errorf("length %d: want 1 to %d bytes", length, maxReadFile)}
 	}
 	var buf bytes.Buffer
-	resp, err := s.read(ctx, &sandbusv1.ReadRequest{Offset: offset, Length: length}, name, &buf)
+	resp, err := s.read(ctx, &sandbusv1.ReadRequest{Offset: offset, Length: length}, name, &atMost{&buf, length})
 	if err != nil {
 		return nil, err
 	}
 	if resp.GetStreamed() {
 		return buf.Bytes(), nil
 	}
+	if n := int64(len(resp.GetData())); n > length {
+		return nil, &fs.PathError{Op: "read", Path: name, Err: &bus.StreamError{Rule: fmt.Sprintf("%d bytes were asked for, %d came", length, n)}}
+	}
 	return resp.GetData(), nil
+}
+
+// atMost takes so many bytes and no more: a sandbox may send more than was asked for.
+type atMost struct {
+	to   *bytes.Buffer
+	left int64
+}
+
+func (w *atMost) Write(b []byte) (int, error) {
+	if int64(len(b)) > w.left {
+		return 0, &bus.StreamError{Rule: fmt.Sprintf("more bytes came than the %d that were asked for", int64(w.to.Len())+w.left)}
+	}
+	w.left -= int64(len(b))
+	return w.to.Write(b)
 }
 
 // CopyFrom writes the content of a regular file of the sandbox to w, in constant memory, and checks it against the
@@ -99,6 +116,9 @@ func (s *Sandbox) abandon(ctx context.Context, t bus.Target, op bus.OpID, err er
 	}
 	if _, said := errors.AsType[*bus.Error](err); said {
 		return // the worker's own word: it is over there
+	}
+	if s.hub.caller.Gone(err) != nil {
+		return // there is no way to tell it
 	}
 	abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abandonWindow)
 	defer cancel()
@@ -240,7 +260,8 @@ func (s *Sandbox) upload(ctx context.Context, t bus.Target, verb string, op bus.
 		if err != nil {
 			abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortWindow)
 			defer cancel()
-			return errors.Join(err, st.Abort(abort, "the source failed"))
+			_, aerr := st.Abort(abort, "the source failed")
+			return errors.Join(err, aerr)
 		}
 	}
 	err = st.Answer(ctx, resp)

@@ -16,10 +16,19 @@ import (
 type Config struct {
 	// URL is the hub's address, such as nats://hub:4222. Must not be empty, unless Dial is set.
 	URL string
-	// Credentials is the file with the harness's credential. One of Credentials and Token must be set.
+	// Credentials is the file with the harness's credential. One of Credentials, CredentialsCommand and Token must be set.
+	// The file is read again before the credential expires.
 	Credentials string
+	// CredentialsCommand prints the harness's credential: a program and its arguments. It is run again before the
+	// credential expires.
+	CredentialsCommand []string
 	// Token is the harness's credential itself.
 	Token string
+	// CA is a file with the certificates, in PEM form, of the authorities to trust for the hub's; empty means the
+	// system's.
+	CA string
+	// ServerName is the name that the hub's certificate must have; empty means the URL's host.
+	ServerName string
 	// Zone is where sandboxes are that are named without one; empty means "main".
 	Zone string
 	// ConnectTimeout is how long Connect goes on trying; zero means 5 s, below zero means until its context ends.
@@ -35,6 +44,12 @@ type Hub struct {
 	conn   *bus.Conn
 	caller *bus.Caller
 	zone   bus.Zone
+	pool   *pool
+
+	life      context.Context //nolint:containedctx // the hub's own life, ended by Close
+	end       context.CancelCauseFunc
+	follow    sync.Once      // begins to follow presence
+	following sync.WaitGroup // whoever does
 
 	mu  sync.Mutex // guards the field below
 	dir *bus.Directory
@@ -43,7 +58,7 @@ type Hub struct {
 // Connect reaches the hub. Errors: a setting that is wrong; the hub was not reached in time or refuses the
 // credential, naming its URL and how long was tried.
 func Connect(ctx context.Context, cfg Config) (*Hub, error) {
-	cred, err := credential(cfg)
+	cred, renew, err := credential(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -55,6 +70,7 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 	}
 	conn, err := bus.Connect(ctx, bus.Config{
 		URL: cfg.URL, Credential: cred, ConnectTimeout: cfg.ConnectTimeout, Dial: cfg.Dial, Logger: cfg.Logger,
+		Renew: renew, CA: cfg.CA, ServerName: cfg.ServerName,
 	})
 	if err != nil {
 		return nil, err
@@ -64,26 +80,51 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 		conn.Close()
 		return nil, err
 	}
-	return &Hub{conn: conn, caller: caller, zone: zone}, nil
+	h := &Hub{conn: conn, caller: caller, zone: zone, pool: newPool(leaseDesk{caller})}
+	h.life, h.end = context.WithCancelCause(context.Background())
+	return h, nil
 }
 
-func credential(cfg Config) (bus.Credential, error) {
-	switch {
-	case cfg.Token != "" && cfg.Credentials != "":
-		return bus.Credential{}, errors.New("credential: both a token and a file are set, want one")
-	case cfg.Token != "":
-		return bus.ParseCredential(cfg.Token)
-	case cfg.Credentials != "":
-		return bus.LoadCredential(cfg.Credentials)
+// credential settles who the harness is, and where a newer credential comes from.
+func credential(ctx context.Context, cfg Config) (cred bus.Credential, renew func(context.Context) (bus.Credential, error), err error) {
+	set := 0
+	for _, is := range []bool{cfg.Token != "", cfg.Credentials != "", len(cfg.CredentialsCommand) > 0} {
+		if is {
+			set++
+		}
 	}
-	return bus.Credential{}, errors.New("credential: there is none, want Credentials (a file) or Token")
+	switch {
+	case set > 1:
+		return cred, nil, errors.New("credential: several of a token, a file and a command are set, want one")
+	case cfg.Token != "":
+		cred, err = bus.ParseCredential(cfg.Token)
+		return cred, nil, err
+	case cfg.Credentials != "":
+		renew = func(context.Context) (bus.Credential, error) { return bus.LoadCredential(cfg.Credentials) }
+	case len(cfg.CredentialsCommand) > 0:
+		renew = bus.CommandCredential(cfg.CredentialsCommand, bus.RunCommand)
+	default:
+		return cred, nil, errors.New("credential: there is none, want Credentials (a file), CredentialsCommand or Token")
+	}
+	cred, err = renew(ctx)
+	return cred, renew, err
 }
 
-// Close ends the connection; calls that are under way fail. It may be called twice.
+// Close ends the leases and the connection; calls that are under way fail. It may be called twice.
 func (h *Hub) Close() {
+	h.pool.close()
+	h.end(bus.ErrClosed)
+	h.following.Wait()
 	h.caller.Close()
 	h.conn.Close()
 }
+
+// Attempt is a subject of the hub that was tried, and whether the hub let it be used.
+type Attempt = bus.Attempt
+
+// Try uses each subject that a harness's credential is for, and some that it is not for, without any effect, and reports
+// what the hub let it do. Errors: the hub does not answer in time.
+func (h *Hub) Try(ctx context.Context) ([]Attempt, error) { return h.conn.Try(ctx) }
 
 // SandboxInfo is what the hub knows of a live sandbox.
 type SandboxInfo = bus.Presence
@@ -120,12 +161,12 @@ func (h *Hub) Sandbox(id string) (*Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Sandbox{hub: h, zone: h.zone, id: sid}, nil
+	return &Sandbox{hub: access{h, caller{bus: h.caller}}, zone: h.zone, id: sid}, nil
 }
 
 // Sandbox is a place where commands run.
 type Sandbox struct {
-	hub  *Hub
+	hub  access
 	zone bus.Zone
 	id   bus.SandboxID
 
@@ -179,27 +220,83 @@ func (s *Sandbox) moved(ctx context.Context, old bus.Target) (t bus.Target, ok b
 }
 
 // do runs a request at the sandbox's instance, and once more at its successor when the hub says that nobody answers
-// there any more: then nothing has run.
+// there any more: then nothing has run. A lease has no successor: it ends with the instance.
 func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error {
+	if s.hub.caller.lease != nil {
+		return s.doLeased(request)
+	}
 	t, err := s.locate(ctx)
 	if err != nil {
 		return err
 	}
 	err = request(t)
 	if errors.Is(err, bus.ErrNoResponders) {
-		next, ok, lerr := s.moved(ctx, t)
-		if lerr != nil {
-			return lerr
-		}
-		if ok {
-			err = request(next)
-		}
-		if errors.Is(err, bus.ErrNoResponders) {
+		if err = s.confirm(ctx, t, request); errors.Is(err, bus.ErrNoResponders) {
 			return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
 		}
 	}
-	if errors.Is(err, bus.ErrPeerSilent) {
+	if lost(err) {
 		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
 	}
 	return err
+}
+
+// doLeased is do under a lease.
+func (s *Sandbox) doLeased(request func(bus.Target) error) error {
+	l := s.hub.caller.lease
+	err := l.noted(request(s.target))
+	if errors.Is(err, bus.ErrNoResponders) {
+		if l.confirmGone(false); l.Cause() != nil {
+			return l.Cause()
+		}
+		err = request(s.target)
+	}
+	switch {
+	case errors.Is(err, bus.ErrNoResponders):
+		return &SandboxError{Zone: string(s.zone), ID: string(s.id), Err: ErrUnreachable}
+	case lost(err):
+		return fmt.Errorf("%w: sandbox %s: %w", ErrLost, s.id, err)
+	}
+	return err
+}
+
+const (
+	// confirmFirst is the pause before the second try at an instance that nobody answers for, and that presence still
+	// names; it doubles with each further one.
+	confirmFirst = 20 * time.Millisecond
+	// confirmLimit is how long presence may be believed against the hub's word: a worker whose hub server has died is
+	// connected to another one by then.
+	confirmLimit = 2 * time.Second
+)
+
+// confirm tries again when the hub says that nobody answers at an instance: at once at the successor that presence
+// names, and a few times where it names the same one. A worker that is gone for good is none of these, mostly: its
+// connection is closed, so that presence does not name it any more.
+func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Target) error) error {
+	begin := time.Now()
+	for pause := confirmFirst; ; pause *= 2 {
+		next, moved, err := s.moved(ctx, t)
+		if err != nil {
+			return err
+		}
+		if !moved {
+			timer := time.NewTimer(pause)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+				timer.Stop()
+				return context.Cause(ctx)
+			}
+		}
+		if err = request(next); !errors.Is(err, bus.ErrNoResponders) || time.Since(begin) > confirmLimit {
+			return err
+		}
+		t = next
+	}
+}
+
+// lost says that a request has left and nobody knows what became of it: its worker is silent, or the hub is gone.
+func lost(err error) bool {
+	var gone *HubGoneError
+	return !errors.Is(err, ErrLost) && !errors.Is(err, bus.ErrPublish) && (errors.Is(err, bus.ErrPeerSilent) || errors.As(err, &gone))
 }

@@ -2,6 +2,7 @@ package harnesslib
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"strings"
@@ -227,6 +228,11 @@ func (s *Sandbox) Grep(ctx context.Context, root, pattern string, opts GrepOptio
 	if err := s.search(ctx, "grep", root, req, resp); err != nil {
 		return nil, err
 	}
+	return grepResult(root, resp)
+}
+
+// grepResult reads an answer.
+func grepResult(root string, resp *sandbusv1.GrepResponse) (*GrepResult, error) {
 	out := &GrepResult{
 		Matches: resp.GetMatches(), Searched: resp.GetSearched(), More: resp.GetMore(), Full: resp.GetFull(), Limit: int(resp.GetLimit()),
 		Skipped: newSkipped(resp.GetSkipped()),
@@ -290,10 +296,10 @@ func (s *Sandbox) search(ctx context.Context, verb, path string, req proto.Messa
 	err := s.do(ctx, func(t bus.Target) error {
 		call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		defer cancel(nil)
-		defer context.AfterFunc(ctx, func() { s.abort(call, t, op, cancel) })()
+		defer context.AfterFunc(ctx, func() { s.abort(call, t, op, context.Cause(ctx), cancel) })()
 		return s.hub.caller.Request(call, t, "fs."+verb, op, req, resp)
 	})
-	if err != nil && ctx.Err() != nil {
+	if _, gone := errors.AsType[*HubGoneError](err); err != nil && ctx.Err() != nil && !gone {
 		return context.Cause(ctx)
 	}
 	return pathError(verb, path, err)

@@ -156,7 +156,7 @@ func (c *SessionCmd) Run(ctx context.Context) (*SessionResult, error) {
 	err = sb.do(ctx, func(t bus.Target) error {
 		call, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 		defer cancel(nil)
-		defer context.AfterFunc(ctx, func() { sb.abort(call, t, op, cancel) })()
+		defer context.AfterFunc(ctx, func() { sb.abort(call, t, op, context.Cause(ctx), cancel) })()
 		return sb.hub.caller.Request(call, t, "shell.run", op, req, resp)
 	})
 	if err != nil {

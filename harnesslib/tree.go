@@ -133,7 +133,7 @@ func (r *TreeResult) count(s treetar.Stats) {
 	r.Vanished += s.Vanished
 	r.Unreadable += s.Unreadable
 	if r.FirstError == "" {
-		r.FirstError = s.FirstError
+		r.FirstError = bus.Printable(s.FirstError)
 	}
 }
 

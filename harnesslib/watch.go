@@ -112,7 +112,7 @@ func follow(ctx context.Context, st *bus.Stream, o WatchOptions, yield func(Watc
 				if !ok {
 					continue // a newer worker's
 				}
-				if !yield(WatchEvent{kind, bus.FromText(e.GetPath(), e.GetPathRaw()), e.GetLost(), e.GetReason()}, nil) {
+				if !yield(WatchEvent{kind, bus.FromText(e.GetPath(), e.GetPathRaw()), e.GetLost(), bus.Printable(e.GetReason())}, nil) {
 					return errLoopLeft
 				}
 			}

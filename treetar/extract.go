@@ -125,7 +125,7 @@ func checkLink(name, target string) error {
 		return &UnsafeError{name, "a link's text has 1 to 4095 bytes without NUL"}
 	}
 	if target[0] == '/' {
-		return &UnsafeError{name, "a link to an absolute path: " + target}
+		return &UnsafeError{name, fmt.Sprintf("a link to an absolute path: %q", target)}
 	}
 	depth := strings.Count(name, "/")
 	climbing := true
@@ -134,9 +134,9 @@ func checkLink(name, target string) error {
 		case part != "..":
 			climbing = climbing && (part == "." || part == "")
 		case !climbing:
-			return &UnsafeError{name, `a link with ".." behind a name: ` + target}
+			return &UnsafeError{name, fmt.Sprintf(`a link with ".." behind a name: %q`, target)}
 		case depth == 0:
-			return &UnsafeError{name, "a link that leads out of the tree: " + target}
+			return &UnsafeError{name, fmt.Sprintf("a link that leads out of the tree: %q", target)}
 		default:
 			depth--
 		}
@@ -151,6 +151,11 @@ func (x *extractor) entry(tr *tar.Reader, h *tar.Header) error {
 	}
 	if err := checkName(name); err != nil {
 		return err
+	}
+	for record := range h.PAXRecords {
+		if strings.HasPrefix(record, "GNU.sparse.") { // a few bytes that say they are any number of zeros
+			return &UnsafeError{name, "sparse files are not taken"}
+		}
 	}
 	x.stats.Entries++
 	if x.o.MaxEntries > 0 && x.stats.Entries > x.o.MaxEntries {

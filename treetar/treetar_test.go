@@ -299,3 +299,33 @@ func FuzzExtract(f *testing.F) {
 		checkOutside(t, outer)
 	})
 }
+
+// TestSparseFilesAreRefused takes an archive of a kilobyte that says it is a terabyte of zeros.
+func TestSparseFilesAreRefused(t *testing.T) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	const records = "22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n30 GNU.sparse.name=some-zeros\n37 GNU.sparse.realsize=1099511627776\n"
+	require.NoError(t, w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "x", Size: 0, Mode: 0o600}))
+	require.NoError(t, w.Close())
+	raw := b.Bytes()
+	header := func(kind byte, name string, size int) []byte {
+		h := bytes.Clone(raw[:512])
+		clear(h[:100])
+		copy(h, name)
+		copy(h[124:136], fmt.Sprintf("%011o\x00", size))
+		h[156] = kind
+		copy(h[148:156], "        ")
+		sum := 0
+		for _, c := range h {
+			sum += int(c)
+		}
+		copy(h[148:156], fmt.Sprintf("%06o\x00 ", sum))
+		return h
+	}
+	pad := func(s string) []byte { return append([]byte(s), make([]byte, 512-len(s))...) }
+	archive := slices.Concat(header('x', "pax", len(records)), pad(records), header('0', "x", 512), pad("0\n"), make([]byte, 1024))
+	_, err := Extract(t.Context(), bytes.NewReader(archive), openRoot(t, t.TempDir()), ExtractOptions{})
+	var unsafe *UnsafeError
+	require.ErrorAs(t, err, &unsafe)
+	require.Contains(t, unsafe.Rule, "sparse")
+}

@@ -1,6 +1,7 @@
 package workerd
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sandbus/sandbus/bus"
+	"github.com/sandbus/sandbus/workerd/leases"
 	"github.com/sandbus/sandbus/workerd/proc"
 )
 
@@ -19,6 +21,12 @@ type Config struct {
 	URL string
 	// Credential must be a sandbox's; it gives zone and sandbox id.
 	Credential bus.Credential
+	// Renew gives a newer credential before the present one expires, see bus.Config; nil means that there is none.
+	Renew func(context.Context) (bus.Credential, error)
+	// CA is a file with the certificates of the authorities to trust for the hub's; empty means the system's.
+	CA string
+	// ServerName is the name that the hub's certificate must have; empty means the URL's host.
+	ServerName string
 	// Dial connects to a hub in this process instead of URL; nil means URL.
 	Dial func() (net.Conn, error)
 	// ConnectTimeout is how long to try to reach the hub at the start; zero means for ever.
@@ -42,12 +50,34 @@ type Config struct {
 	SessionIdle time.Duration
 	// Slots is how many leases are granted at once; zero means one per CPU.
 	Slots int
+	// RequireLease refuses requests without a lease; false means that who has none is served too.
+	RequireLease bool
+	// LeaseKeep is for how long sessions and detached execs outlive the last lease of the harness that left them; zero means
+	// 10 min.
+	LeaseKeep time.Duration
 	// Labels are the operator's own marks, at most 64 with names of at most 64 and values of at most 256 bytes.
 	Labels map[string]string
 	// Image names what the sandbox was made from, at most 256 bytes; empty means unknown.
 	Image string
 	// Trusted says that the operator vouches for the sandbox.
 	Trusted bool
+	// RunAs is the identity of commands and shells, without supplementary groups and with no_new_privs; file operations
+	// are made as it, too. It needs OwnProcess, a worker that may change identities, and a binary without cgo. Nil means
+	// the worker's own.
+	RunAs *proc.ID
+	// NoNewPrivs keeps commands from gaining privileges by set-user-id programs such as sudo. RunAs implies it.
+	NoNewPrivs bool
+	// MaxProcs, MaxFiles and MaxFileSize are limits for commands, as setrlimit(2) has them: processes of their user on
+	// this machine, open files of each process, bytes of a file that a process writes. Zero means the worker's own.
+	MaxProcs, MaxFiles, MaxFileSize int64
+	// MaxExecs is how many streaming execs may be alive at once; zero means 1024.
+	MaxExecs int
+	// MaxOutput is the highest output limit of an exec, in bytes: one that asks for more, or for none, gets that. Zero
+	// means what the protocol has: 1 GiB or no limit when streaming, 32 MiB on the fast tier.
+	MaxOutput int64
+	// SpoolTotal is how many bytes the files with the full output of execs may take together: when a new one needs room,
+	// the oldest of execs that have ended go. Zero means 4 GiB.
+	SpoolTotal int64
 	// DialAnywhere lets harnesses connect to every address that the sandbox reaches; false means to its loopback
 	// addresses only.
 	DialAnywhere bool
@@ -129,11 +159,17 @@ func (c *Config) check() error {
 	if c.SessionIdle == 0 {
 		c.SessionIdle = 10 * time.Minute
 	}
-	if c.Slots < 0 || c.Slots > 65535 {
+	if c.Slots < 0 || c.Slots > leases.MaxSlots {
 		return fmt.Errorf("slots %d: want 1 to 65535, or 0 for one per CPU", c.Slots)
 	}
 	if c.Slots == 0 {
 		c.Slots = runtime.NumCPU()
+	}
+	if c.LeaseKeep < 0 {
+		return fmt.Errorf("lease keep %s: want more than 0, or 0 for %s", c.LeaseKeep, leases.DefaultKeep)
+	}
+	if err := c.checkLimits(); err != nil {
+		return err
 	}
 	if c.StopGrace < 0 {
 		return fmt.Errorf("stop grace %s: want 0 or more", c.StopGrace)
@@ -151,6 +187,50 @@ func (c *Config) check() error {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return nil
+}
+
+const (
+	defaultExecs      = 1024
+	defaultSpoolTotal = 4 << 30
+)
+
+// checkLimits checks what holds commands.
+func (c *Config) checkLimits() error {
+	for what, n := range map[string]int64{
+		"processes": c.MaxProcs, "open files": c.MaxFiles, "file size": c.MaxFileSize, "output": c.MaxOutput, "spool total": c.SpoolTotal,
+	} {
+		if n < 0 {
+			return fmt.Errorf("limit of %s %d: want 1 or more, or 0 for none", what, n)
+		}
+	}
+	if c.MaxFiles > 0 && c.MaxFiles < minFiles {
+		return fmt.Errorf("limit of open files %d: want %d or more, a shell needs some itself", c.MaxFiles, minFiles)
+	}
+	if c.MaxExecs < 0 || c.MaxExecs > 65535 {
+		return fmt.Errorf("execs %d: want 1 to 65535, or 0 for %d", c.MaxExecs, defaultExecs)
+	}
+	if c.MaxExecs == 0 {
+		c.MaxExecs = defaultExecs
+	}
+	if c.SpoolTotal == 0 {
+		c.SpoolTotal = defaultSpoolTotal
+	}
+	if c.RunAs != nil && !c.OwnProcess {
+		return fmt.Errorf("run as %d:%d: the identity is the whole process's, want a worker in a process of its own", c.RunAs.UID, c.RunAs.GID)
+	}
+	return c.rules().Check()
+}
+
+// minFiles is what a shell needs to run a command: the three standard descriptors, those of the worker, and copies that
+// it keeps at 10 and above.
+const minFiles = 32
+
+// rules are under what commands run.
+func (c *Config) rules() *proc.Rules {
+	return &proc.Rules{
+		RunAs: c.RunAs, NoNewPrivs: c.NoNewPrivs,
+		Processes: uint64(c.MaxProcs), Files: uint64(c.MaxFiles), FileSize: uint64(c.MaxFileSize),
+	}
 }
 
 // findShell returns bash, else sh, else nothing.

@@ -1,6 +1,8 @@
 package workerd
 
 import (
+	"os/user"
+	"strconv"
 	"strings"
 
 	"github.com/sandbus/sandbus/bus"
@@ -24,8 +26,9 @@ var defaults = []struct {
 	{"PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", true},
 }
 
-// childEnv is the environment of every command, made of the worker's.
-func childEnv(own []string) []string {
+// childEnv is the environment of every command, made of the worker's. Commands that run as somebody else have that
+// user's home and name.
+func childEnv(as *proc.ID, own []string) []string {
 	var env []string
 	for _, v := range own {
 		if !strings.HasPrefix(v, ownPrefix) {
@@ -36,6 +39,13 @@ func childEnv(own []string) []string {
 		if !d.only || proc.Getenv(env, d.name) == "" {
 			env = setenv(env, d.name, d.value)
 		}
+	}
+	if as != nil {
+		home, name := "/", strconv.FormatUint(uint64(as.UID), 10)
+		if u, err := user.LookupId(name); err == nil { // else nobody has given it a name
+			home, name = u.HomeDir, u.Username
+		}
+		env = setenv(setenv(setenv(env, "HOME", home), "USER", name), "LOGNAME", name)
 	}
 	return env
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/workerd/execs"
+	"github.com/sandbus/sandbus/workerd/proc"
 )
 
 // lineage names all that the workers of one sandbox on this machine have started, one after the other: after a crash the
@@ -30,13 +31,19 @@ func takeLineage(ctx context.Context, dir string, target bus.Target) (*lineage, 
 	if dir == "" {
 		return l, nil
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return l, fmt.Errorf("state directory: %w", err)
-	}
 	path := filepath.Join(dir, fmt.Sprintf("worker-%s.%s", target.Zone, target.Sandbox))
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	var f *os.File
+	err := proc.AsSelf(func() (err error) { // it is not for commands
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("state directory: %w", err)
+		}
+		if f, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+			return fmt.Errorf("state file: %w", err)
+		}
+		return nil
+	})
 	if err != nil {
-		return l, fmt.Errorf("state file: %w", err)
+		return l, err
 	}
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return l, errors.Join(fmt.Errorf("state file %s: %w", path, err), f.Close())

@@ -42,6 +42,10 @@ func (w *Worker) runShell(r *bus.Request) {
 	}
 	r.Detach(func() {
 		resp, err := run(ctx, c)
+		if cause := r.Fenced(); cause != nil {
+			r.Fail(cause)
+			return
+		}
 		if err = shellError(err); err != nil && ctx.Err() != nil { // it was still in the queue
 			resp, err = &sandbusv1.ShellRunResponse{Outcome: &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_ABORTED}}, nil
 		}
@@ -79,6 +83,9 @@ func (w *Worker) shellCommand(req *sandbusv1.ShellRunRequest) (c shell.Command, 
 	}
 	if c.Limit == 0 {
 		c.Limit = defaultOutput
+	}
+	if most := w.cfg.MaxOutput; most > 0 {
+		c.Limit = min(c.Limit, most)
 	}
 	return c, nil
 }
@@ -180,6 +187,9 @@ func (w *Worker) open(owner bus.HarnessID, req *sandbusv1.SessionOpenRequest) (*
 	created, err := w.sessions.Open(key, dir)
 	if err != nil {
 		return nil, err
+	}
+	if req.GetMeta().GetLease() != "" {
+		w.sessions.Keep(key)
 	}
 	return &sandbusv1.SessionOpenResponse{Created: created, IdleMs: w.cfg.SessionIdle.Milliseconds()}, nil
 }

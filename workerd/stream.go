@@ -47,16 +47,23 @@ func (w *Worker) startExec(req *bus.Request) {
 		req.Fail(err)
 		return
 	}
+	if cause := req.Fenced(); cause != nil { // in this moment
+		req.Fail(cause)
+		return
+	}
 	if errors.Is(context.Cause(ctx), bus.ErrAborted) { // before it came
 		req.EndStream(out, &sandbusv1.StreamEnd{Outcome: &sandbusv1.Outcome{Kind: sandbusv1.OutcomeKind_OUTCOME_KIND_ABORTED}})
 		return
 	}
-	e, joined, err := w.execs.Start(spec)
+	e, _, err := w.execs.Start(spec)
 	if err != nil {
 		req.EndStream(out, &sandbusv1.StreamEnd{Error: bus.ToWire(execError(err))})
 		return
 	}
-	v := &view{worker: w, req: req, exec: e, out: out, follow: !m.GetDetach(), owner: !joined && !m.GetDetach(), input: m.GetStdin()}
+	v := &view{worker: w, req: req, exec: e, out: out, follow: !m.GetDetach(), input: m.GetStdin()}
+	if !m.GetDetach() {
+		v.own(ctx)
+	}
 	v.serve(ctx)
 }
 
@@ -85,6 +92,9 @@ func (w *Worker) attachExec(req *bus.Request) {
 		return
 	}
 	e, err := w.findExec(bus.OpID(m.GetExecId()))
+	if err == nil && e.Owner() != "" && e.Owner() != string(req.Harness) {
+		err = bus.Errorf(sandbusv1.Code_CODE_PERMISSION, "exec %s: it was started under a lease of harness %s, whose alone its output is", e.ID(), e.Owner())
+	}
 	if err == nil && m.GetOffset() < 0 {
 		err = invalid("offset %d: want 0 or more", m.GetOffset())
 	}
@@ -147,17 +157,17 @@ func (w *Worker) resizeExec(id bus.OpID, req *sandbusv1.ResizeRequest) (*sandbus
 	return &sandbusv1.ResizeResponse{}, nil
 }
 
-// abortExec ends an exec that may have no stream any more.
-func (w *Worker) abortExec(id bus.OpID) string {
+// abortExec ends an exec that may have no stream any more, or one whose end waits behind much output.
+func (w *Worker) abortExec(id bus.OpID) (state string, end *sandbusv1.StreamEnd) {
 	e, ok := w.execs.Get(string(id))
 	if !ok {
-		return ""
+		return "", nil
 	}
-	if e.Result() != nil {
-		return "ended"
+	if r := e.Result(); r != nil {
+		return "ended", r
 	}
 	e.Abort()
-	return "running"
+	return "running", nil
 }
 
 // view is one reader of an exec.
@@ -167,19 +177,33 @@ type view struct {
 	exec     *execs.Exec
 	out      *bus.Sender
 	offset   int64
-	follow   bool // until the exec ends
-	owner    bool // it started the exec, which ends when nobody is there any more
-	input    bool // it brings input
+	follow   bool   // until the exec ends
+	claim    uint64 // of the one who asked for the start: the exec ends with the last of them (see own)
+	input    bool   // it brings input
 	attached bool
 	omitted  int64
 }
+
+// own makes the view the one whose absence ends the exec, in place of one that asked for the same start before. That one
+// was told to end before this view's handler began, so it cannot claim the exec behind it.
+func (v *view) own(ctx context.Context) {
+	v.worker.claiming.Lock()
+	defer v.worker.claiming.Unlock()
+	if !errors.Is(context.Cause(ctx), bus.ErrReplaced) {
+		v.claim = v.exec.Claim()
+	}
+}
+
+// owner says whether the exec ends with this view.
+func (v *view) owner() bool { return v.exec.Claimed(v.claim) }
 
 // serve streams started, output and end.
 func (v *view) serve(ctx context.Context) {
 	if !v.attached {
 		// An abort of the exec's own op ends the exec; one of a stream that is attached to it ends that stream.
 		stop := context.AfterFunc(ctx, func() {
-			if errors.Is(context.Cause(ctx), bus.ErrAborted) {
+			cause := context.Cause(ctx)
+			if errors.Is(cause, bus.ErrAborted) || errors.Is(cause, bus.ErrFenced) && !v.exec.Detached() {
 				v.exec.Abort()
 			}
 		})
@@ -198,13 +222,15 @@ func (v *view) serve(ctx context.Context) {
 	if v.input && err == nil {
 		feeding, unfeed := context.WithCancelCause(ctx)
 		fed := make(chan struct{})
-		go func() {
+		v.worker.feeders.Go(func() {
 			defer close(fed)
 			v.feed(feeding)
-		}()
+		})
 		defer func() {
 			unfeed(errEndOfView)
-			<-fed
+			if !errors.Is(context.Cause(ctx), bus.ErrReplaced) { // else it may sit in a write that only the exec's end ends
+				<-fed
+			}
 		}()
 		defer v.closeInput()
 	}
@@ -216,9 +242,9 @@ func (v *view) serve(ctx context.Context) {
 
 var errEndOfView = errors.New("the stream of the exec has ended")
 
-// closeInput lets a feeder go that sits in a write: the exec has ended, or its starter is gone.
+// closeInput lets a feeder go that sits in a write: the exec has ended, or its owner is gone.
 func (v *view) closeInput() {
-	if v.exec.Result() != nil || v.owner {
+	if v.exec.Result() != nil || v.owner() {
 		_ = v.exec.Input().Close() // it may be closed already
 	}
 }
@@ -308,8 +334,12 @@ func (v *view) gather(ctx context.Context, r *execs.Reader, wait time.Duration) 
 // finish sends the end. Nobody is left to wait for the exec when its starter's stream has broken: then it ends, unless
 // somebody else reads it or it was detached.
 func (v *view) finish(ctx context.Context, err error) {
+	if cause := v.req.Fenced(); cause != nil {
+		v.req.Fail(cause) // whoever has lost the lease may not be there to acknowledge an end
+		return
+	}
 	if err != nil {
-		if v.owner && !errors.Is(err, bus.ErrReplaced) && v.exec.Log.Readers() <= 1 {
+		if v.owner() && !errors.Is(err, bus.ErrReplaced) && v.exec.Log.Readers() <= 1 {
 			v.exec.Abort()
 		}
 		if !v.attached || !errors.Is(context.Cause(ctx), bus.ErrAborted) {
@@ -356,6 +386,9 @@ func (v *view) feed(ctx context.Context) {
 // spec checks a request and says what it asks for.
 func (w *Worker) spec(req *bus.Request, m *sandbusv1.ExecStartRequest) (s execs.Spec, err error) {
 	s = execs.Spec{ID: string(req.Op), Stdin: m.GetStdin(), Spool: m.GetSpool(), Detach: m.GetDetach(), Memory: m.GetMemoryLimit()}
+	if s.Lease = m.GetMeta().GetLease(); s.Lease != "" {
+		s.Owner = string(req.Harness)
+	}
 	if s.ID == "" || m.GetMeta().GetOp() == "" {
 		return s, invalid("an exec needs an op: it is the exec's id")
 	}
@@ -402,7 +435,7 @@ func (w *Worker) spec(req *bus.Request, m *sandbusv1.ExecStartRequest) (s execs.
 	if n := s.Memory; n != 0 && n < minMemory {
 		return s, invalid("memory limit %d: want at least %d bytes, or 0 for none", n, minMemory)
 	}
-	return s, specOutput(&s, m)
+	return s, specOutput(&s, m, w.cfg.MaxOutput)
 }
 
 func (w *Worker) specCommand(s *execs.Spec, m *sandbusv1.ExecStartRequest) error {
@@ -434,7 +467,8 @@ func (w *Worker) specCommand(s *execs.Spec, m *sandbusv1.ExecStartRequest) error
 	return nil
 }
 
-func specOutput(s *execs.Spec, m *sandbusv1.ExecStartRequest) error {
+// specOutput checks what is asked of the output; most, when not zero, is the operator's bound and all that one gets.
+func specOutput(s *execs.Spec, m *sandbusv1.ExecStartRequest, most int64) error {
 	s.HeadTail = m.GetOutputMode() == sandbusv1.OutputMode_OUTPUT_MODE_HEADTAIL
 	bound := int64(maxStopLimit)
 	if s.HeadTail {
@@ -447,6 +481,9 @@ func specOutput(s *execs.Spec, m *sandbusv1.ExecStartRequest) error {
 	case s.Limit == noLimit && !s.HeadTail:
 	case s.Limit < 0 || s.Limit > bound:
 		return invalid("output limit %d: want 1 to %d bytes, 0 for %d, or -1 for none (not with headtail)", s.Limit, bound, defaultOutput)
+	}
+	if most > 0 && (s.Limit < 0 || s.Limit > most) {
+		s.Limit = most
 	}
 	s.SpoolLimit = m.GetSpoolLimit()
 	if s.SpoolLimit < 0 || s.SpoolLimit > maxSpool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/sandbus/sandbus/workerd/dial"
 	"github.com/sandbus/sandbus/workerd/execs"
 	"github.com/sandbus/sandbus/workerd/files"
+	"github.com/sandbus/sandbus/workerd/leases"
 	"github.com/sandbus/sandbus/workerd/proc"
 	"github.com/sandbus/sandbus/workerd/search"
 	"github.com/sandbus/sandbus/workerd/shell"
@@ -24,12 +26,17 @@ type Worker struct {
 	cfg      Config
 	target   bus.Target
 	env      []string // of every command
+	rules    *proc.Rules
 	shells   *shell.Pool
 	sessions *shell.Sessions
 	execs    *execs.Manager
+	leases   *leases.Table
 	files    *files.Root
 	dial     *dial.Dialer
 	search   *search.Root
+
+	claiming sync.Mutex     // orders the claims on execs (see view.claim)
+	feeders  sync.WaitGroup // of streams that were replaced; they end with their exec
 }
 
 // New checks a configuration. Errors name the setting, its value and what would be right.
@@ -49,7 +56,8 @@ func New(cfg Config) (*Worker, error) {
 	return &Worker{
 		cfg:    cfg,
 		target: bus.Target{Zone: id.Zone, Sandbox: bus.SandboxID(id.Name), Instance: bus.NewInstanceID()},
-		env:    childEnv(os.Environ()),
+		env:    childEnv(cfg.RunAs, os.Environ()),
+		rules:  cfg.rules(),
 		files:  tree,
 		dial:   dial.New(cfg.DialAnywhere),
 		search: found,
@@ -69,6 +77,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	lost := make(chan error, 1)
 	conn, err := bus.Connect(ctx, bus.Config{
 		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
+		Renew: w.cfg.Renew, CA: w.cfg.CA, ServerName: w.cfg.ServerName,
 		OnClosed: tell(lost),
 		OnDenied: tell(lost),
 	})
@@ -76,26 +85,41 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return err
 	}
 	defer conn.Close()
+	bulk, err := bus.Connect(ctx, bus.Config{
+		URL: w.cfg.URL, Dial: w.cfg.Dial, Credential: w.cfg.Credential, ConnectTimeout: w.cfg.ConnectTimeout, Logger: w.cfg.Logger,
+		Name: w.cfg.Credential.Identity().String() + " (bulk)", OnClosed: tell(lost), OnDenied: tell(lost),
+	})
+	if err != nil {
+		return err
+	}
+	defer bulk.Close()
 	defer w.own()()
+	if w.cfg.RunAs != nil {
+		if err := proc.ActOnFilesAs(*w.cfg.RunAs); err != nil {
+			return fmt.Errorf("run as %d:%d: %w", w.cfg.RunAs.UID, w.cfg.RunAs.GID, err)
+		}
+	}
 	line, err := takeLineage(ctx, w.cfg.StateDir, w.target)
 	if err != nil {
 		w.cfg.Logger.Warn("what a crash leaves will not be found", "error", err)
 	}
 	defer line.release()
 	w.env = setenv(w.env, "SANDBUS_LINEAGE", line.name)
-	w.execs = execs.NewManager(execs.Config{Shell: w.cfg.Shell, SpoolDir: w.cfg.SpoolDir, Logger: w.cfg.Logger})
+	w.execs = execs.NewManager(execs.Config{
+		Shell: w.cfg.Shell, SpoolDir: w.cfg.SpoolDir, SpoolTotal: w.cfg.SpoolTotal, Max: w.cfg.MaxExecs, Rules: w.rules, Logger: w.cfg.Logger,
+	})
 	defer w.execs.Close()
 	defer func() { _ = errors.Join(w.files.Close(), w.search.Close()) }() // nothing is written to them
 	if w.cfg.Shell != "" {
 		w.shells, err = shell.NewPool(shell.Config{
-			Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Max: w.cfg.Shells, Logger: w.cfg.Logger,
+			Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Max: w.cfg.Shells, Rules: w.rules, Logger: w.cfg.Logger,
 		})
 		if err != nil {
 			return err
 		}
 		defer w.shells.Close()
 		w.sessions, err = shell.NewSessions(shell.SessionsConfig{
-			Config: shell.Config{Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Logger: w.cfg.Logger},
+			Config: shell.Config{Path: w.cfg.Shell, Dir: w.cfg.Dir, Env: w.env, Rules: w.rules, Logger: w.cfg.Logger},
 			Bound:  w.cfg.Sessions, Idle: w.cfg.SessionIdle,
 		})
 		if err != nil {
@@ -103,7 +127,13 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		}
 		defer w.sessions.CloseAll()
 	}
+	w.leases, err = leases.NewTable(leases.Config{Slots: w.cfg.Slots, Keep: w.cfg.LeaseKeep, Ended: w.leaseEnded, Left: w.holderLeft})
+	if err != nil {
+		return err
+	}
+	defer w.leases.Close()
 	srv := bus.NewServer(conn, w.target, w.cfg.Logger)
+	srv.UseBulk(bulk)
 	w.register(srv)
 	if err := srv.Start(); err != nil {
 		return err
@@ -111,7 +141,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	var draining atomic.Bool
 	announcer := &bus.Announcer{
 		Conn: conn, Target: w.target, Hello: w.hello(), Ready: w.cfg.OnReady, Logger: w.cfg.Logger,
-		Beat: func(b *sandbusv1.Beat) { b.Load, b.Draining = int32(srv.Load()), draining.Load() },
+		Beat: func(b *sandbusv1.Beat) {
+			b.Load, b.Used, b.Draining = int32(srv.Load()), int32(w.leases.Used()), draining.Load()
+		},
 	}
 	life, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(errStopped)
@@ -138,6 +170,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		err = aerr
 	}
 	w.execs.Close()
+	w.feeders.Wait()
 	srv.Stop(grace)
 	if err == nil {
 		announcer.Goodbye(context.Cause(ctx).Error())
@@ -180,15 +213,15 @@ func tell(to chan error) func(error) {
 func (w *Worker) register(srv *bus.Server) {
 	srv.HandleQuick("fs.stat", bus.Quick(w.files.Stat))
 	bus.Handle(srv, "fs.list", noContext(w.files.List))
-	bus.Handle(srv, "fs.mkdir", noContext(w.files.Mkdir))
-	bus.Handle(srv, "fs.remove", noContext(w.files.Remove))
-	bus.Handle(srv, "fs.rename", noContext(w.files.Rename))
-	bus.Handle(srv, "fs.chmod", noContext(w.files.Chmod))
-	bus.Handle(srv, "fs.symlink", noContext(w.files.Symlink))
+	bus.HandleOnce(srv, "fs.mkdir", noContext(w.files.Mkdir))
+	bus.HandleOnce(srv, "fs.remove", noContext(w.files.Remove))
+	bus.HandleOnce(srv, "fs.rename", noContext(w.files.Rename))
+	bus.HandleOnce(srv, "fs.chmod", noContext(w.files.Chmod))
+	bus.HandleOnce(srv, "fs.symlink", noContext(w.files.Symlink))
 	bus.Handle(srv, "fs.readlink", noContext(w.files.Readlink))
 	bus.Handle(srv, "fs.mime", noContext(w.files.Mime))
-	bus.Handle(srv, "fs.edit", noContext(w.files.Edit))
-	bus.HandleOp(srv, "fs.copy", w.files.Copy)
+	bus.HandleOnce(srv, "fs.edit", noContext(w.files.Edit))
+	bus.HandleOnce(srv, "fs.copy", w.files.Copy)
 	bus.HandleOp(srv, "fs.hash", w.files.Hash)
 	bus.HandleOp(srv, "fs.batch", w.files.Batch)
 	srv.HandleStream("fs.upload", w.files.Upload)
@@ -201,6 +234,7 @@ func (w *Worker) register(srv *bus.Server) {
 	bus.HandleOp(srv, "fs.glob", w.search.Glob)
 	bus.HandleOp(srv, "fs.grep", w.search.Grep)
 	bus.Handle(srv, "fs.resolve", noContext(w.search.Resolve))
+	w.registerLeases(srv)
 	w.registerShell(srv)
 	srv.HandleRepeatable("exec.start", w.startExec)
 	srv.HandleStream("exec.attach", w.attachExec)
@@ -220,8 +254,9 @@ func (w *Worker) hello() *sandbusv1.Hello {
 	h := &sandbusv1.Hello{
 		Labels: w.cfg.Labels, Capabilities: []string{"files", "exec"}, Image: w.cfg.Image,
 		Arch: runtime.GOARCH, Os: runtime.GOOS, Trust: "untrusted", Slots: int32(w.cfg.Slots), Version: w.cfg.Version,
-		Features: []string{"streams.1", "shell.run", "session.open", "exec.start", "exec.attach", "terminals", "net.dial"},
+		Features: []string{"streams.1", "shell.run", "session.open", "exec.start", "exec.attach", "terminals", "net.dial", "leases"},
 	}
+	h.Worker, h.Commands, h.Files = w.privileges()
 	h.Capabilities = append(h.Capabilities, "dial")
 	h.Features = append(h.Features, "net.dial")
 	if w.cfg.Trusted {

@@ -1,31 +1,51 @@
 // Package hub is a NATS server with JetStream and the registrar inside this process: the hub of one machine.
 //
-// It listens on loopback only, and every client needs a token that this hub's key made; the permissions are those of
-// [bus.Identity.Permissions]. A hub for other machines is a nats-server of its own.
+// Every client needs a token that this hub's key made, or with [Config.Keys] a credential of their operator; the
+// permissions are those of [bus.Identity.Permissions] in both cases. It listens on loopback, elsewhere only with TLS. A
+// hub that must not end with this process is a nats-server of its own ("sandbus auth server-config").
 package hub
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/sandbus/sandbus/bus"
+	"github.com/sandbus/sandbus/bus/auth"
 )
 
 // Config says how to run an embedded hub. Its zero value is a hub with a random port and no state.
 type Config struct {
 	// Dir is where the hub keeps its lock, its key and JetStream's data; other programs of the same user find the hub
-	// by it. Empty means a temporary directory that Stop removes.
+	// by it. A hub that starts there again accepts the tokens of the one before. Empty means a temporary directory that Stop removes.
 	Dir string
 	// Port is the TCP port on 127.0.0.1; zero means a free one, and NoListen means none at all.
 	Port int
+	// Listen is host:port for clients, instead of Port. A port of -1 is a free one, here and below. Off loopback TLS must
+	// be set.
+	Listen string
+	// WebSocket is host:port for clients over WebSocket; empty means none.
+	WebSocket string
+	// Leaf is host:port for the leaf nodes of sites, which needs Keys; empty means none.
+	Leaf string
+	// TLSCert and TLSKey are PEM files, for all listeners; empty means no TLS.
+	TLSCert, TLSKey string
+	// TLSCA is the file of the authority that signed TLSCert, for other programs of this machine; empty means that they
+	// trust TLSCert itself.
+	TLSCA string
+	// Keys makes the hub trust their operator, instead of tokens of its own; nil means tokens.
+	Keys *auth.Keys
+	// InsecureNoAuth believes everybody, whatever they call themselves, and permits listeners off loopback without TLS.
+	InsecureNoAuth bool
+	// NoRegistrar leaves presence to registrars that run elsewhere.
+	NoRegistrar bool
 	// Logger gets the registrar's and the server's messages; nil discards them.
 	Logger *slog.Logger
 }
@@ -44,26 +64,32 @@ const (
 // Hub is a running embedded hub.
 type Hub struct {
 	cfg       Config
-	srv       *server.Server
-	minter    *bus.Minter
+	srv       *Server
+	minter    *bus.Minter // of a hub that takes its own tokens
+	issuer    Issuer
 	state     *stateDir
 	temp      bool
 	conn      *bus.Conn
+	system    *bus.System
 	registrar *bus.Registrar
 }
 
 // ErrRunning says that another hub uses the directory.
 var ErrRunning = errors.New("a hub is running there already")
 
-// Start runs a hub; it serves when Start returns. Errors: ErrRunning, a taken port, a directory that cannot be used.
+// Start runs a hub; it serves when Start returns. Errors: ErrRunning, ErrUnprotected, a taken port, a directory that
+// cannot be used, settings that cannot be right.
 func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
-	if cfg.Port < NoListen || cfg.Port > 65535 {
-		return nil, fmt.Errorf("hub port %d: want 1 to 65535, or 0 for a free one", cfg.Port)
+	if err := cfg.checkListeners(); err != nil {
+		return nil, err
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	h := &Hub{cfg: cfg, minter: bus.NewMinter()}
+	h := &Hub{cfg: cfg}
+	if cfg.Keys != nil {
+		h.issuer = &keysIssuer{cfg.Keys}
+	}
 	defer func() {
 		if err != nil {
 			h.Stop()
@@ -79,61 +105,75 @@ func Start(ctx context.Context, cfg Config) (_ *Hub, err error) {
 	if h.state, err = lockState(dir); err != nil {
 		return nil, err
 	}
+	if cfg.Keys == nil {
+		if h.minter, err = h.state.minter(); err != nil {
+			return nil, err
+		}
+		h.issuer = h.minter
+	}
 	if err := h.serve(); err != nil {
 		return nil, err
 	}
-	if err := h.startRegistrar(ctx); err != nil {
-		return nil, err
+	if !cfg.NoRegistrar {
+		if err := h.startRegistrar(ctx); err != nil {
+			return nil, err
+		}
 	}
-	if err := h.state.publish(State{URL: h.URL(), Key: h.minter.Key(), PID: os.Getpid()}); err != nil {
+	if err := h.state.publish(h.describe()); err != nil {
 		return nil, err
 	}
 	return h, nil
 }
 
-func (h *Hub) serve() error {
-	opts := &server.Options{
-		ServerName: "sandbus", Host: "127.0.0.1", Port: h.cfg.Port, DontListen: h.cfg.Port == NoListen,
-		NoSigs: true, MaxPayload: maxPayload,
-		PingInterval: 20 * time.Second, MaxPingsOut: 2,
-		JetStream: true, StoreDir: filepath.Join(h.state.dir, "jetstream"),
-		JetStreamMaxMemory: jetStreamMem, JetStreamMaxStore: jetStreamStore,
-		CustomClientAuthentication: &gate{minter: h.minter, log: h.cfg.Logger},
+func (h *Hub) serve() (err error) {
+	var opts *server.Options
+	if h.cfg.Keys != nil {
+		opts, err = h.operatorOptions()
+	} else {
+		opts, err = h.options()
 	}
-	if h.cfg.Port == 0 {
-		opts.Port = server.RANDOM_PORT
-	}
-	if h.cfg.Port > 0 {
-		// The server itself says of a taken port only in its log (nats-notes.md, 8).
-		l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", h.cfg.Port)) //nolint:noctx // it does not wait
-		if err != nil {
-			return fmt.Errorf("hub port %d: %w", h.cfg.Port, err)
-		}
-		_ = l.Close() // was only a question
-	}
-	srv, err := server.NewServer(opts)
 	if err != nil {
-		return fmt.Errorf("hub: %w", err)
+		return err
 	}
-	srv.SetLoggerV2(&serverLog{h.cfg.Logger}, false, false, false)
-	h.srv = srv
-	srv.Start()
-	if !srv.ReadyForConnections(readyWait) {
-		return fmt.Errorf("hub: not ready after %s", readyWait)
+	h.srv, err = startServer(opts, h.cfg.Logger)
+	return err
+}
+
+// client is how this process itself connects.
+func (h *Hub) client(role bus.Role) (bus.Config, error) {
+	cred, err := h.Credential(bus.Identity{Role: role, Zone: bus.DefaultZone, Name: registrarName})
+	return bus.Config{URL: h.URL(), Dial: h.Dial, Credential: cred, Logger: h.cfg.Logger}, err
+}
+
+// describe is what other programs of the same user need to know.
+func (h *Hub) describe() State {
+	st := State{URL: localURL(h.URL()), PID: os.Getpid(), InsecureNoAuth: h.cfg.InsecureNoAuth}
+	if h.minter != nil {
+		st.Key = h.minter.Key()
+	} else {
+		st.Keys = absolute(h.cfg.Keys.Dir())
 	}
-	return nil
+	if h.cfg.TLSCert != "" {
+		st.CA, st.ServerName = absolute(cmp.Or(h.cfg.TLSCA, h.cfg.TLSCert)), certificateName(h.cfg.TLSCert)
+	}
+	return st
 }
 
 func (h *Hub) startRegistrar(ctx context.Context) error {
-	cred, err := h.Credential(bus.Identity{Role: bus.RoleRegistrar, Zone: bus.DefaultZone, Name: registrarName})
+	cfg, err := h.client(bus.RoleSystem)
 	if err != nil {
 		return err
 	}
-	h.conn, err = bus.Connect(ctx, bus.Config{URL: h.URL(), Dial: h.Dial, Credential: cred, Logger: h.cfg.Logger})
-	if err != nil {
+	if h.system, err = bus.ConnectSystem(ctx, cfg); err != nil {
 		return err
 	}
-	h.registrar, err = bus.StartRegistrar(ctx, h.conn, h.cfg.Logger)
+	if cfg, err = h.client(bus.RoleRegistrar); err != nil {
+		return err
+	}
+	if h.conn, err = bus.Connect(ctx, cfg); err != nil {
+		return err
+	}
+	h.registrar, err = bus.StartRegistrar(ctx, h.conn, bus.RegistrarConfig{System: h.system, Logger: h.cfg.Logger})
 	return err
 }
 
@@ -142,14 +182,23 @@ func (h *Hub) URL() string {
 	if h.cfg.Port == NoListen {
 		return "nats://in-process"
 	}
-	return h.srv.ClientURL()
+	return h.srv.URL()
 }
 
+// WebSocketURL is the hub's address over WebSocket, when there is such a listener.
+func (h *Hub) WebSocketURL() string { return h.srv.WebSocketURL() }
+
+// LeafURL is the hub's address for leaf nodes. Errors: there is no such listener.
+func (h *Hub) LeafURL() (string, error) { return h.srv.LeafURL() }
+
 // Dial is a connection inside this process, for bus.Config.
-func (h *Hub) Dial() (net.Conn, error) { return h.srv.InProcessConn() }
+func (h *Hub) Dial() (net.Conn, error) { return h.srv.srv.InProcessConn() }
+
+// Subscriptions is how many there are at this hub, its own included.
+func (h *Hub) Subscriptions() int { return int(h.srv.srv.NumSubscriptions()) }
 
 // Credential makes a credential for this hub.
-func (h *Hub) Credential(id bus.Identity) (bus.Credential, error) { return h.minter.Issue(id) }
+func (h *Hub) Credential(id bus.Identity) (bus.Credential, error) { return h.issuer.Issue(id) }
 
 // Stop ends the registrar, disconnects all clients, and removes what only a running hub needs. It may be called twice.
 func (h *Hub) Stop() {
@@ -161,9 +210,12 @@ func (h *Hub) Stop() {
 		h.conn.Close()
 		h.conn = nil
 	}
+	if h.system != nil {
+		h.system.Close()
+		h.system = nil
+	}
 	if h.srv != nil {
-		h.srv.Shutdown()
-		h.srv.WaitForShutdown()
+		h.srv.Stop()
 		h.srv = nil
 	}
 	if h.state != nil {
@@ -175,46 +227,4 @@ func (h *Hub) Stop() {
 		}
 		h.state = nil
 	}
-}
-
-// gate admits clients by token and gives each the permissions of its role.
-type gate struct {
-	minter *bus.Minter
-	log    *slog.Logger
-}
-
-func (g *gate) Check(c server.ClientAuthentication) bool {
-	id, err := g.minter.Verify(c.GetOpts().Token)
-	if err != nil {
-		g.log.Warn("hub refuses a client", "error", err)
-		return false
-	}
-	p := id.Permissions()
-	c.RegisterUser(&server.User{
-		Username: id.String(),
-		Permissions: &server.Permissions{
-			Subscribe: &server.SubjectPermission{Allow: p.Subscribe},
-			Publish:   &server.SubjectPermission{Allow: p.Publish},
-		},
-	})
-	return true
-}
-
-// serverLog brings the server's messages into ours.
-type serverLog struct{ log *slog.Logger }
-
-func (l *serverLog) Noticef(string, ...any) {} // start-up chatter
-func (l *serverLog) Debugf(string, ...any)  {}
-func (l *serverLog) Tracef(string, ...any)  {}
-
-func (l *serverLog) Warnf(format string, v ...any) {
-	l.log.Warn("hub server", "message", fmt.Sprintf(format, v...))
-}
-
-func (l *serverLog) Errorf(format string, v ...any) {
-	l.log.Error("hub server", "message", fmt.Sprintf(format, v...))
-}
-
-func (l *serverLog) Fatalf(format string, v ...any) {
-	l.log.Error("hub server", "message", fmt.Sprintf(format, v...))
 }

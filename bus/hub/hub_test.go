@@ -73,3 +73,27 @@ func TestHubWithoutADirectoryLeavesNothing(t *testing.T) {
 	h.Stop()
 	require.NoDirExists(t, dir)
 }
+
+// TestTokensOutliveTheHub has a hub start anew on the directory of one that was stopped.
+func TestTokensOutliveTheHub(t *testing.T) {
+	dir := t.TempDir()
+	h, err := Start(t.Context(), Config{Dir: dir})
+	require.NoError(t, err)
+	cred, err := h.Credential(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: "me"})
+	require.NoError(t, err)
+	h.Stop()
+	fi, err := os.Stat(filepath.Join(dir, keyFile))
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), fi.Mode().Perm())
+	h, err = Start(t.Context(), Config{Dir: dir})
+	require.NoError(t, err)
+	defer h.Stop()
+	c, err := bus.Connect(t.Context(), bus.Config{URL: h.URL(), Credential: cred})
+	require.NoError(t, err)
+	c.Close()
+	h.Stop()
+
+	require.NoError(t, os.WriteFile(filepath.Join(dir, keyFile), []byte("no key\n"), 0o600))
+	_, err = Start(t.Context(), Config{Dir: dir})
+	require.ErrorContains(t, err, keyFile)
+}

@@ -7,22 +7,51 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sandbus/sandbus/bus"
+	"github.com/sandbus/sandbus/bus/auth"
 )
 
 // State is what a running hub leaves in its directory, for other programs of the same user.
 type State struct {
 	URL string `json:"url"`
-	Key string `json:"key"` // the minter's: whoever reads it may be anybody at this hub
+	Key string `json:"key,omitempty"` // the minter's: whoever reads it may be anybody at this hub
 	PID int    `json:"pid"`
+	// Keys is the directory of the operator's keys that the hub trusts instead of a key of its own.
+	Keys           string `json:"keys,omitempty"`
+	CA             string `json:"ca,omitempty"`          // file of the authorities to trust for the hub's certificate
+	ServerName     string `json:"server_name,omitempty"` // that its certificate has
+	InsecureNoAuth bool   `json:"insecure_no_auth,omitempty"`
+}
+
+// Issuer makes credentials for a hub.
+type Issuer interface {
+	Issue(id bus.Identity) (bus.Credential, error)
+}
+
+// keysIssuer makes credentials of an operator for programs of this machine.
+type keysIssuer struct{ keys *auth.Keys }
+
+// commandLife is how long the credential of one command of a harness lives: each is entered into the register.
+const commandLife = 24 * time.Hour
+
+// Issue implements Issuer: a harness gets a credential for a day, all others one without end.
+func (k *keysIssuer) Issue(id bus.Identity) (bus.Credential, error) {
+	var ttl time.Duration
+	if id.Role == bus.RoleHarness {
+		ttl = commandLife
+	}
+	return k.keys.Issue(auth.DefaultTenant, id, ttl)
 }
 
 const (
 	stateFile = "hub.json" // mode 0600
 	lockFile  = "lock"
+	keyFile   = "key" // mode 0600; it stays, so that tokens outlive a hub that was killed or stopped
 )
 
 // DefaultDir is where a user's own hub keeps its state: $SANDBUS_STATE_DIR, else $XDG_STATE_HOME/sandbus, else
@@ -39,6 +68,14 @@ func DefaultDir() (string, error) {
 		return "", fmt.Errorf("no place for the hub's state: %w; set SANDBUS_STATE_DIR", err)
 	}
 	return filepath.Join(home, ".local", "state", "sandbus"), nil
+}
+
+// absolute is a path as programs in other directories find it.
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
 }
 
 // stateDir is a directory that this process has locked.
@@ -66,19 +103,42 @@ func lockState(dir string) (*stateDir, error) {
 	return &stateDir{dir: dir, lock: f}, nil
 }
 
+// minter is that of the hub that was here before, or a new one. Errors: the key cannot be read or written, or is none.
+func (s *stateDir) minter() (*bus.Minter, error) {
+	path := filepath.Join(s.dir, keyFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		m := bus.NewMinter()
+		return m, s.write(keyFile, []byte(m.Key()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("hub key: %w", err)
+	}
+	m, err := bus.ParseMinter(strings.TrimSpace(string(b)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w; remove the file to begin with a new key, which no present token fits", path, err)
+	}
+	return m, nil
+}
+
 func (s *stateDir) publish(st State) error {
 	b, err := json.Marshal(st)
 	if err != nil {
 		return fmt.Errorf("hub state: %w", err)
 	}
-	tmp, err := os.CreateTemp(s.dir, stateFile+".*") // mode 0600
+	return s.write(stateFile, b)
+}
+
+// write puts a line into a file of the directory, whole or not at all.
+func (s *stateDir) write(name string, line []byte) error {
+	tmp, err := os.CreateTemp(s.dir, name+".*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("hub state: %w", err)
 	}
-	_, err = tmp.Write(append(b, '\n'))
+	_, err = tmp.Write(append(line, '\n'))
 	err = errors.Join(err, tmp.Close())
 	if err == nil {
-		err = os.Rename(tmp.Name(), filepath.Join(s.dir, stateFile))
+		err = os.Rename(tmp.Name(), filepath.Join(s.dir, name))
 	}
 	if err != nil {
 		return fmt.Errorf("hub state: %w", errors.Join(err, os.Remove(tmp.Name())))
@@ -91,8 +151,9 @@ func (s *stateDir) release() {
 	_ = s.lock.Close()                             // releases the lock
 }
 
-// Find returns the state of the hub that runs on a directory, and whether there is one.
-func Find(dir string) (State, *bus.Minter, bool, error) {
+// Find returns the state of the hub that runs on a directory, with who issues credentials for it, and whether there is
+// one.
+func Find(dir string) (State, Issuer, bool, error) {
 	b, err := os.ReadFile(filepath.Join(dir, stateFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return State{}, nil, false, nil
@@ -107,6 +168,13 @@ func Find(dir string) (State, *bus.Minter, bool, error) {
 	var st State
 	if err := json.Unmarshal(b, &st); err != nil {
 		return State{}, nil, false, fmt.Errorf("hub state %s: %w", filepath.Join(dir, stateFile), err)
+	}
+	if st.Keys != "" {
+		keys, err := auth.Open(st.Keys, "")
+		if err != nil {
+			return State{}, nil, false, fmt.Errorf("hub state %s: %w", filepath.Join(dir, stateFile), err)
+		}
+		return st, &keysIssuer{keys}, true, nil
 	}
 	m, err := bus.ParseMinter(st.Key)
 	if err != nil {

@@ -65,38 +65,73 @@ func (s *session) Close() {
 	}
 }
 
-// connect finds a hub; where there is none and own is set, it starts one with a worker for the current directory.
-func (a *app) connect(ctx context.Context, own bool) (*session, error) {
+// harnessConfig is how the command line and the environment want to reach a hub.
+func (a *app) harnessConfig() (harnesslib.Config, error) {
 	cfg := harnesslib.Config{
 		URL: or(a.url, os.Getenv("SANDBUS_URL")), Credentials: or(a.creds, os.Getenv("SANDBUS_CREDS")),
-		Zone: or(a.zone, os.Getenv("SANDBUS_ZONE")), Logger: a.logger(),
+		CredentialsCommand: strings.Fields(or(a.credsCommand, os.Getenv("SANDBUS_CREDS_COMMAND"))),
+		CA:                 or(a.ca, os.Getenv("SANDBUS_CA")),
+		Zone:               or(a.zone, os.Getenv("SANDBUS_ZONE")), Logger: a.logger(),
 	}
-	if cfg.Credentials == "" {
+	switch {
+	case a.creds != "":
+		cfg.CredentialsCommand = nil // a flag overrules the environment
+	case a.credsCommand != "":
+		cfg.Credentials = ""
+	}
+	if cfg.Credentials == "" && len(cfg.CredentialsCommand) == 0 {
 		cfg.Token = os.Getenv("SANDBUS_TOKEN")
 	}
+	if a.insecure {
+		cred, err := bus.Anonymous(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: harnessName()})
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Token, cfg.Credentials, cfg.CredentialsCommand = cred.Token(), "", nil
+	}
+	return cfg, nil
+}
+
+// findHub completes a configuration that names no hub by the one that runs on this machine. Errors: errNoHub.
+func (a *app) findHub(cfg *harnesslib.Config) error {
 	if cfg.URL != "" {
-		return open(ctx, cfg, "", nil)
+		return nil
 	}
 	dir, err := a.dir()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	st, minter, found, err := hub.Find(dir)
+	st, issuer, found, err := hub.Find(dir)
+	if err != nil {
+		return err
+	}
+	if !found {
+		return fmt.Errorf("%w (looked in %s); start one by \"sandbus up\", or name one by --hub", errNoHub, dir)
+	}
+	cred, err := issuer.Issue(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: harnessName()})
+	if err != nil {
+		return err
+	}
+	cfg.URL, cfg.Token, cfg.Credentials, cfg.CredentialsCommand = st.URL, cred.Token(), "", nil
+	cfg.CA, cfg.ServerName = or(cfg.CA, st.CA), st.ServerName
+	return nil
+}
+
+var errNoHub = errors.New("no hub: none runs on this machine")
+
+// connect finds a hub; where there is none and own is set, it starts one with a worker for the current directory.
+func (a *app) connect(ctx context.Context, own bool) (*session, error) {
+	cfg, err := a.harnessConfig()
 	if err != nil {
 		return nil, err
 	}
-	if found {
-		cred, err := minter.Issue(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: harnessName()})
-		if err != nil {
-			return nil, err
-		}
-		cfg.URL, cfg.Token, cfg.Credentials = st.URL, cred.Token(), ""
-		return open(ctx, cfg, "", nil)
+	switch err := a.findHub(&cfg); {
+	case own && errors.Is(err, errNoHub):
+		return a.startOwn(ctx, cfg)
+	case err != nil:
+		return nil, err
 	}
-	if !own {
-		return nil, fmt.Errorf("no hub: none runs on this machine (looked in %s); start one by \"sandbus up\", or name one by --hub", dir)
-	}
-	return a.startOwn(ctx, cfg)
+	return open(ctx, cfg, "", nil)
 }
 
 func open(ctx context.Context, cfg harnesslib.Config, only string, stop func()) (*session, error) {
@@ -133,7 +168,8 @@ func (a *app) startOwn(ctx context.Context, cfg harnesslib.Config) (*session, er
 		stop()
 		return nil, err
 	}
-	cfg.URL, cfg.Token, cfg.Credentials, cfg.Zone = h.URL(), cred.Token(), "", ""
+	cfg.URL, cfg.Token, cfg.Credentials, cfg.CredentialsCommand = h.URL(), cred.Token(), "", nil
+	cfg.Zone, cfg.CA = "", ""
 	return open(ctx, cfg, ownSandbox, stop)
 }
 
@@ -145,7 +181,7 @@ func (a *app) startWorker(ctx context.Context, h *hub.Hub, id string) (stop func
 	}
 	ready := make(chan struct{})
 	w, err := workerd.New(workerd.Config{
-		URL: h.URL(), Credential: cred, Version: version, Logger: a.logger(), OnReady: func() { close(ready) },
+		URL: h.URL(), Dial: h.Dial, Credential: cred, Version: version, Logger: a.logger(), OnReady: func() { close(ready) },
 	})
 	if err != nil {
 		return nil, err
@@ -225,5 +261,17 @@ func (a *app) with(ctx context.Context, named string, own bool, f func(*harnessl
 	if err != nil {
 		return err
 	}
-	return explain(f(sb))
+	if !a.lease {
+		return explain(f(sb))
+	}
+	zone := or(a.zone, os.Getenv("SANDBUS_ZONE"), string(bus.DefaultZone))
+	l, err := s.Acquire(ctx, harnesslib.AcquireOptions{Selector: harnesslib.Selector{Zone: zone, ID: []string{sb.ID()}}, Wait: true})
+	if err != nil {
+		return err
+	}
+	err = f(l.Sandbox())
+	if rerr := l.Release(ctx); err == nil {
+		err = rerr
+	}
+	return explain(err)
 }

@@ -74,6 +74,7 @@ be started, as in a shell; 125 when sandbus itself failed.`,
 	f.DurationVar(&timeout, "timeout", 0, "end the command after this `time`, such as 90s (default: none)")
 	f.DurationVar(&idle, "idle-timeout", 0, "end the command after this `time` without output (default: none)")
 	f.StringVar(&id, "id", "", "`name` of the run: the same command under the same name runs once (default: a new one)")
+	f.BoolVar(&a.lease, "lease", false, "hold a slot of the sandbox while the command runs, and wait for one first; what is detached lives 10m longer than that")
 	f.BoolVarP(&detach, "detach", "d", false, "let the command run on by itself, and print its id")
 	f.BoolVarP(&tty, "tty", "t", false, "give the command a terminal")
 	f.BoolVarP(&interactive, "interactive", "i", false, "pass standard input on")

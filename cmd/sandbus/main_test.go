@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,7 +11,16 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/sandbus/sandbus/gateway/plainrelay"
+	"github.com/sandbus/sandbus/harnesslib/transport"
+	"github.com/sandbus/sandbus/harnesslib/transport/relay"
 )
+
+// listensOn is the address in a file with what "sandbus gateway" has printed.
+func listensOn(ts *testscript.TestScript, file string) string {
+	return strings.TrimSpace(strings.TrimPrefix(ts.ReadFile(file), "gateway listens on "))
+}
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"sandbus": main})
@@ -49,6 +61,31 @@ func TestScripts(t *testing.T) {
 					time.Sleep(50 * time.Millisecond) //nolint:forbidigo // polls for another process
 				}
 				ts.Fatalf("%s: never succeeded", strings.Join(args, " "))
+			},
+			// relay runs a command through a gateway and prints what came: relay FILE TOKEN SANDBOX COMMAND
+			"relay": func(ts *testscript.TestScript, _ bool, args []string) {
+				t, err := relay.New(relay.Config{Addr: listensOn(ts, args[0]), Token: args[1], Sandbox: args[2]})
+				ts.Check(err)
+				defer func() { ts.Check(t.Close()) }()
+				res, err := t.Exec(context.Background(), transport.Command{Script: args[3]})
+				if err != nil {
+					_, err = fmt.Fprintln(ts.Stdout(), err)
+					ts.Check(err)
+					return
+				}
+				_, err = fmt.Fprintf(ts.Stdout(), "%sexit code %d\n", res.Stdout, *res.ExitCode)
+				ts.Check(err)
+			},
+			// attach attaches a sandbox/v1 worker until the end of the script: attach FILE TOKEN SANDBOX
+			"attach": func(ts *testscript.TestScript, _ bool, args []string) {
+				w := &plainrelay.Worker{Relay: listensOn(ts, args[0]), Token: args[1], Sandbox: args[2], Dir: ts.MkAbs(".")}
+				ctx, cancel := context.WithCancelCause(context.Background())
+				ended := make(chan error, 1)
+				go func() { ended <- w.Run(ctx) }()
+				ts.Defer(func() {
+					cancel(errors.New("the script is over"))
+					_ = <-ended // the gateway may have ended before
+				})
 			},
 			// token writes a credential to a file as the shell's > would: token FILE ROLE ID
 			"token": func(ts *testscript.TestScript, _ bool, args []string) {

@@ -81,10 +81,14 @@ type app struct {
 	stdout, stderr io.Writer
 	url            string
 	creds          string
+	credsCommand   string
+	ca             string
+	insecure       bool // show no credential
 	zone           string
 	sandbox        string
 	stateDir       string
 	verbose        bool
+	lease          bool // hold a slot of the sandbox meanwhile
 }
 
 func newRoot(stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
@@ -110,14 +114,17 @@ Which sandbox: --sandbox (or SANDBUS_SANDBOX), or ID: before a path; otherwise t
 	root.SetErr(stderr)
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
 	f := root.PersistentFlags()
-	f.StringVar(&a.url, "hub", "", "the hub's `URL`, such as nats://hub:4222 (environment: SANDBUS_URL)")
+	f.StringVar(&a.url, "hub", "", "the hub's `URL`, such as tls://hub:4222 or wss://hub:443 (environment: SANDBUS_URL)")
 	f.StringVar(&a.creds, "creds", "", "`file` with the credential (environment: SANDBUS_CREDS, or SANDBUS_TOKEN with its text)")
+	f.StringVar(&a.credsCommand, "creds-command", "", "`program` that prints the credential, words separated by spaces (environment: SANDBUS_CREDS_COMMAND)")
+	f.StringVar(&a.ca, "tls-ca", "", "`file` with the certificates of the authorities to trust for the hub's (environment: SANDBUS_CA)")
+	f.BoolVar(&a.insecure, "insecure-no-auth", false, "show no credential, to a hub that believes everybody; for \"sandbus hub\": be such a hub")
 	f.StringVar(&a.zone, "zone", "", "the sandbox's `zone` (default main; environment: SANDBUS_ZONE)")
 	f.StringVar(&a.stateDir, "state-dir", "", "`directory` by which the hub of this machine is found (environment: SANDBUS_STATE_DIR)")
 	f.BoolVarP(&a.verbose, "verbose", "v", false, "say on standard error what happens")
 	root.AddCommand(
-		newExec(a), newUp(a), newHub(a), newWorker(a), newPs(a), newLs(a), newCat(a), newCp(a), newWatch(a), newShell(a),
-		newExecs(a), newLogs(a), newAttach(a), newKill(a), newPortForward(a), newAuth(a), newVersion(a),
+		newExec(a), newUp(a), newHub(a), newWorker(a), newPs(a), newRegistrar(a), newLs(a), newCat(a), newCp(a), newWatch(a), newShell(a),
+		newExecs(a), newLeases(a), newLogs(a), newAttach(a), newKill(a), newPortForward(a), newGateway(a), newAuth(a), newDoctor(a), newVersion(a),
 	)
 	for _, c := range root.Commands() {
 		wrapArgs(c)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sandbus/sandbus/bus"
 	"github.com/sandbus/sandbus/bus/hub"
+	"github.com/sandbus/sandbus/workerd"
 	"github.com/sandbus/sandbus/workerd/command"
 )
 
@@ -29,15 +30,16 @@ Without --url it joins the hub that runs on this machine.`,
 }
 
 // localHub finds the hub of this machine for a worker.
-func (a *app) localHub(zone bus.Zone, id bus.SandboxID) (string, bus.Credential, bool, error) {
+func (a *app) localHub(cfg *workerd.Config, zone bus.Zone, id bus.SandboxID) (bool, error) {
 	dir, err := a.dir()
 	if err != nil {
-		return "", bus.Credential{}, false, err
+		return false, err
 	}
-	st, minter, found, err := hub.Find(dir)
+	st, issuer, found, err := hub.Find(dir)
 	if err != nil || !found {
-		return "", bus.Credential{}, false, err
+		return false, err
 	}
-	cred, err := minter.Issue(bus.Identity{Role: bus.RoleSandbox, Zone: zone, Name: string(id)})
-	return st.URL, cred, err == nil, err
+	cfg.URL, cfg.CA, cfg.ServerName = st.URL, or(cfg.CA, st.CA), or(cfg.ServerName, st.ServerName)
+	cfg.Credential, err = issuer.Issue(bus.Identity{Role: bus.RoleSandbox, Zone: zone, Name: string(id)})
+	return err == nil, err
 }

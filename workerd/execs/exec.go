@@ -30,12 +30,14 @@ type Exec struct {
 	end     context.CancelCauseFunc // its cause says why the exec must end
 	hold    context.Context         //nolint:containedctx // while it lasts the log waits for its readers
 	release context.CancelCauseFunc
+	gone    func()        // called before done is closed: the exec is not alive any more
 	started chan struct{} // closed when the command runs, or never will
 	done    chan struct{} // closed when the outcome is known
 	spool   *spool
 	total   int64         // bytes of output that the log was given; for the drain's goroutines, one after the other
 	totalMu sync.Mutex    // guards total
 	reason  atomic.Uint32 // the first reason to end it: an OutcomeKind, with a Clock in the second byte
+	owner   atomic.Uint64 // the latest claim
 
 	mu       sync.Mutex // guards the fields below
 	cmd      *proc.Cmd
@@ -59,6 +61,7 @@ func (e *Exec) run() {
 		e.mu.Unlock()
 		e.end(errEnded)
 		e.release(errEnded)
+		e.gone()
 		close(e.done)
 	}()
 	// What was printed before a timeout or an abort is not lost to a reader that is slow, unless it is very slow.
@@ -125,6 +128,7 @@ func (e *Exec) start(drain *proc.Drain) (*proc.Cmd, error) {
 	}
 	p.Mark = e.cfg.mark(e.spec.ID)
 	p.Env = append(p.Env, p.Mark)
+	p.Rules = e.cfg.Rules
 	var err error
 	if p.Cgroup, err = proc.NewCgroup(e.spec.ID, e.spec.Memory); err != nil {
 		p.Cgroup = nil
@@ -306,8 +310,18 @@ func (e *Exec) killedForMemory(o *sandbusv1.Outcome, before int) bool {
 // ID is the exec's name.
 func (e *Exec) ID() string { return e.spec.ID }
 
+// Claim makes somebody the exec's owner, in place of the one before. A claim is never zero.
+func (e *Exec) Claim() uint64 { return e.owner.Add(1) }
+
+// Claimed says whether a claim is the latest one.
+func (e *Exec) Claimed(claim uint64) bool { return claim != 0 && e.owner.Load() == claim }
+
 // Detached says whether nobody's absence ends the exec.
 func (e *Exec) Detached() bool { return e.spec.Detach }
+
+// Owner is the holder of the lease that the exec was started under, whose business its output is; empty means that it was
+// started under none.
+func (e *Exec) Owner() string { return e.spec.Owner }
 
 // OnTerminal says whether the exec has a terminal.
 func (e *Exec) OnTerminal() bool { return e.spec.Terminal != nil }

@@ -20,7 +20,10 @@ type Config struct {
 	Shell    string       // for scripts; empty means that there is none
 	SpoolDir string       // where files with full output go; empty means the system's temporary directory
 	Max      int          // execs alive at once; zero means 1024
+	Rules    *proc.Rules  // under which they run; nil means none
 	Logger   *slog.Logger // nil discards
+	// SpoolTotal is how many bytes files with full output may take together; zero means no bound.
+	SpoolTotal int64
 }
 
 const (
@@ -41,8 +44,9 @@ func EndLeftovers(ctx context.Context, lineage string) {
 
 // Manager knows the execs of a worker.
 type Manager struct {
-	cfg Config
-	wg  sync.WaitGroup
+	cfg    Config
+	spools *spoolRoom
+	wg     sync.WaitGroup
 
 	mu    sync.Mutex // guards the fields below
 	execs map[string]*Exec
@@ -71,7 +75,7 @@ func NewManager(cfg Config) *Manager {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Manager{cfg: cfg, execs: map[string]*Exec{}}
+	return &Manager{cfg: cfg, spools: newSpoolRoom(cfg.SpoolTotal), execs: map[string]*Exec{}}
 }
 
 // Start runs an exec, or finds the one that the same request has started before (joined). Errors: ErrConflict, ErrBusy,
@@ -95,10 +99,11 @@ func (m *Manager) Start(spec Spec) (e *Exec, joined bool, err error) {
 		Log: spec.newLog(), spec: spec, cfg: &m.cfg, arrived: time.Now(), began: time.Now(),
 		started: make(chan struct{}), done: make(chan struct{}),
 	}
+	e.gone = m.gone
 	e.life, e.end = context.WithCancelCause(context.Background())
 	e.hold, e.release = context.WithCancelCause(context.Background())
 	if spec.Spool {
-		e.spool = newSpool(m.cfg.SpoolDir, spec.SpoolLimit)
+		e.spool = newSpool(m.cfg.SpoolDir, spec.SpoolLimit, m.spools)
 	}
 	m.execs[spec.ID] = e
 	m.alive++
@@ -109,6 +114,13 @@ func (m *Manager) Start(spec Spec) (e *Exec, joined bool, err error) {
 	return e, false, nil
 }
 
+// gone makes room for another exec, before anybody hears of the end of this one.
+func (m *Manager) gone() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.alive--
+}
+
 // over keeps an exec for those who ask later.
 func (m *Manager) over(e *Exec) {
 	r := e.Result()
@@ -116,7 +128,6 @@ func (m *Manager) over(e *Exec) {
 		"code", r.GetOutcome().GetCode(), "run_us", r.GetTiming().GetRunUs(), "stdout_bytes", r.GetStdoutBytes(), "stderr_bytes", r.GetStderrBytes())
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.alive--
 	m.ended = append(m.ended, e.spec.ID)
 	if len(m.ended) > keepMax {
 		delete(m.execs, m.ended[0])
@@ -168,6 +179,26 @@ func (m *Manager) List() []*sandbusv1.ExecInfo {
 		out[i] = e.info()
 	}
 	return out
+}
+
+// EndLease aborts the execs that were started under a lease, but for those that are detached.
+func (m *Manager) EndLease(lease string) {
+	m.abort(func(s *Spec) bool { return lease != "" && s.Lease == lease && !s.Detach })
+}
+
+// EndOwner aborts all execs that an owner has started under leases.
+func (m *Manager) EndOwner(owner string) {
+	m.abort(func(s *Spec) bool { return owner != "" && s.Owner == owner })
+}
+
+func (m *Manager) abort(which func(*Spec) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, e := range m.execs {
+		if which(&e.spec) {
+			e.Abort()
+		}
+	}
 }
 
 // Wait returns when no exec is alive, or ctx ends.

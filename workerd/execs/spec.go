@@ -17,12 +17,14 @@ type Spec struct {
 	Terminal    *Size  // a terminal instead of pipes
 	Timeout     time.Duration
 	IdleTimeout time.Duration
-	Limit       int64 // bytes of output; below zero means none
-	HeadTail    bool  // at the limit the command runs on, and the middle of its output is left out
-	Spool       bool  // the full output goes to a file too
-	SpoolLimit  int64 // bytes of that file; must be above zero with Spool
-	Detach      bool  // nobody's absence ends it
-	Memory      int64 // bytes
+	Limit       int64  // bytes of output; below zero means none
+	HeadTail    bool   // at the limit the command runs on, and the middle of its output is left out
+	Spool       bool   // the full output goes to a file too
+	SpoolLimit  int64  // bytes of that file; must be above zero with Spool
+	Detach      bool   // nobody's absence ends it
+	Memory      int64  // bytes
+	Lease       string // under which it was started: its end is the exec's, unless that is detached; empty means none
+	Owner       string // who held the lease; empty without one
 }
 
 // Size is the size of a terminal, in characters.

@@ -30,7 +30,15 @@ var ErrNoCgroup = errors.New("this worker cannot make cgroups")
 
 // NewCgroup makes a cgroup below the worker's own. memory is the limit in bytes, zero for none; without one a cgroup
 // is only made where there is version 2. Errors wrap ErrNoCgroup.
-func NewCgroup(name string, memory int64) (*Cgroup, error) {
+func NewCgroup(name string, memory int64) (c *Cgroup, err error) {
+	err = AsSelf(func() error {
+		c, err = newCgroup(name, memory)
+		return err
+	})
+	return c, err
+}
+
+func newCgroup(name string, memory int64) (*Cgroup, error) {
 	own, v2, err := ownCgroup()
 	if err != nil || (!v2 && memory == 0) {
 		return nil, errors.Join(ErrNoCgroup, err)
@@ -141,7 +149,9 @@ func (c *Cgroup) around(start func() error) error {
 // kill ends all that is inside.
 func (c *Cgroup) kill() {
 	if c != nil && c.v2 {
-		_ = os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0) // before Linux 5.14: the walk does it
+		_ = AsSelf(func() error { // before Linux 5.14 there is no such file: the walk does it
+			return os.WriteFile(filepath.Join(c.dir, "cgroup.kill"), []byte("1"), 0)
+		})
 	}
 }
 
@@ -192,10 +202,14 @@ func (c *Cgroup) Close() {
 	if c.fd != nil {
 		_ = c.fd.Close() // a directory
 	}
+	_ = AsSelf(c.remove) // kept by what could not be moved
+}
+
+func (c *Cgroup) remove() error {
 	if b, err := os.ReadFile(filepath.Join(c.dir, "cgroup.procs")); err == nil {
 		for pid := range strings.FieldsSeq(string(b)) {
 			_ = os.WriteFile(filepath.Join(filepath.Dir(c.dir), "cgroup.procs"), []byte(pid), 0) // it may have ended
 		}
 	}
-	_ = os.Remove(c.dir) // kept by what could not be moved
+	return os.Remove(c.dir)
 }

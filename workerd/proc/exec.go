@@ -32,6 +32,7 @@ type Spec struct {
 	// one; nil means pipes. Master is its other side, from which output is read. Start closes Terminal.
 	Terminal, Master *os.File
 	Cgroup           *Cgroup // where the command runs; nil means where the worker runs
+	Rules            *Rules  // nil means none
 }
 
 // DefaultGrace is the time from TERM to KILL.
@@ -127,7 +128,7 @@ func Start(spec Spec, drain *Drain, stdout, stderr func([]byte) bool) (*Cmd, err
 	}
 	widen(outW)
 	c.cmd.Stdout, c.cmd.Stderr = outW, errW
-	err = c.start()
+	err = c.start(spec.Rules)
 	closeAll(outW)
 	if !spec.Merge {
 		closeAll(errW)
@@ -146,7 +147,7 @@ func Start(spec Spec, drain *Drain, stdout, stderr func([]byte) bool) (*Cmd, err
 func (c *Cmd) startOnTerminal(spec Spec, drain *Drain, stdout func([]byte) bool) error {
 	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = spec.Terminal, spec.Terminal, spec.Terminal
 	c.cmd.SysProcAttr.Setctty = true // its standard input
-	if err := c.start(); err != nil {
+	if err := c.start(spec.Rules); err != nil {
 		return startError(spec, err)
 	}
 	drain.Add(spec.Master, stdout)
@@ -154,18 +155,16 @@ func (c *Cmd) startOnTerminal(spec Spec, drain *Drain, stdout func([]byte) bool)
 }
 
 // start forks. The lock keeps the reaper from taking a child that nobody knows yet.
-func (c *Cmd) start() error {
+func (c *Cmd) start(rules *Rules) error {
 	ours.RLock()
 	defer ours.RUnlock()
-	return c.cgroup.around(func() error {
-		c.began = time.Now()
-		if err := c.cmd.Start(); err != nil {
-			return err
-		}
-		ours.add(c.cmd.Process.Pid)
-		protect(c.cmd.Process.Pid)
-		return nil
-	})
+	c.began = time.Now()
+	if err := rules.start(c.cmd, func() error { return c.cgroup.around(c.cmd.Start) }); err != nil {
+		return err
+	}
+	ours.add(c.cmd.Process.Pid)
+	protect(c.cmd.Process.Pid)
+	return nil
 }
 
 func startError(spec Spec, err error) error {

@@ -41,11 +41,11 @@ func (t *tracked) has(pid int) bool {
 	return t.pids[pid]
 }
 
-// StartChild starts a command whose status the reaper leaves to WaitChild.
-func StartChild(cmd *exec.Cmd) error {
+// StartChild starts a command under rules, whose status the reaper leaves to WaitChild.
+func StartChild(cmd *exec.Cmd, rules *Rules) error {
 	ours.RLock()
 	defer ours.RUnlock()
-	if err := cmd.Start(); err != nil {
+	if err := rules.start(cmd, cmd.Start); err != nil {
 		return err
 	}
 	ours.add(cmd.Process.Pid)

@@ -28,10 +28,10 @@ type pipes struct {
 // newPipes finds out what a shell of this system can open: the worker's descriptors through /proc, or, where that is
 // not mounted or forbidden, FIFOs in a directory of mode 0700 below dir. Errors: neither works; the shell cannot be
 // started.
-func newPipes(path, dir string, forceFIFO bool) (p *pipes, traces bool, err error) {
+func newPipes(path, dir string, rules *proc.Rules, forceFIFO bool) (p *pipes, traces bool, err error) {
 	if !forceFIFO {
 		p = &pipes{base: "/proc/" + strconv.Itoa(os.Getpid()) + "/fd/"}
-		if traces, err = p.probe(path); err == nil {
+		if traces, err = p.probe(path, rules); err == nil {
 			return p, traces, nil
 		}
 		if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
@@ -43,7 +43,7 @@ func newPipes(path, dir string, forceFIFO bool) (p *pipes, traces bool, err erro
 		return nil, false, fmt.Errorf("directory for FIFOs, as the shell cannot open pipes through /proc: %w", err)
 	}
 	p = &pipes{base: private + "/", fifo: true}
-	if traces, err = p.probe(path); err != nil {
+	if traces, err = p.probe(path, rules); err != nil {
 		return nil, false, errors.Join(err, p.close())
 	}
 	return p, traces, nil
@@ -54,7 +54,7 @@ const probeLimit = 10 * time.Second
 
 // probe has a shell open a pipe. traces says whether the kernel tells how a process has ended that another one waited
 // for.
-func (p *pipes) probe(path string) (traces bool, err error) {
+func (p *pipes) probe(path string, rules *proc.Rules) (traces bool, err error) {
 	r, w, name, err := p.make()
 	if err != nil {
 		return false, err
@@ -72,7 +72,7 @@ func (p *pipes) probe(path string) (traces bool, err error) {
 	cmd := exec.CommandContext(ctx, path)
 	cmd.Args = argv
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
-	if err := proc.StartChild(cmd); err != nil {
+	if err := proc.StartChild(cmd, rules); err != nil {
 		return false, err
 	}
 	err = proc.WaitChild(cmd)

@@ -24,6 +24,7 @@ type Config struct {
 	Max    int          // shells alive at once; zero means 4
 	Warm   int          // shells that are started in advance; zero means 2, at most Max
 	Queue  int          // commands that wait for a shell; zero means 256; one more is refused with ErrBusy
+	Rules  *proc.Rules  // under which shells and their commands run; nil means none
 	Temp   string       // where to make a private directory for FIFOs if need be; empty means os.TempDir
 	Logger *slog.Logger // nil discards
 
@@ -74,7 +75,7 @@ func NewPool(cfg Config) (*Pool, error) {
 	}
 	p := &Pool{cfg: cfg}
 	var err error
-	if p.pipes, p.traces, err = newPipes(cfg.Path, cfg.Temp, cfg.forceFIFO); err != nil {
+	if p.pipes, p.traces, err = newPipes(cfg.Path, cfg.Temp, cfg.Rules, cfg.forceFIFO); err != nil {
 		return nil, fmt.Errorf("start shell %s: %w", cfg.Path, err)
 	}
 	p.tidy = time.AfterFunc(time.Hour, p.prepareUsed)

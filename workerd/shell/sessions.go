@@ -70,7 +70,7 @@ func NewSessions(cfg SessionsConfig) (*Sessions, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	p, _, err := newPipes(cfg.Path, cfg.Temp, cfg.forceFIFO)
+	p, _, err := newPipes(cfg.Path, cfg.Temp, cfg.Rules, cfg.forceFIFO)
 	if err != nil {
 		return nil, fmt.Errorf("start shell %s: %w", cfg.Path, err)
 	}
@@ -148,6 +148,37 @@ func (s *Sessions) List(owner string) []SessionInfo {
 	return list
 }
 
+// Keep marks a session as one that its owner uses under a lease: see Rest and CloseOwner.
+func (s *Sessions) Keep(key SessionKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if x := s.open[key]; x != nil {
+		x.leased = true
+	}
+}
+
+// Rest begins the idle time of an owner's marked sessions anew: its lease has ended, and another may come.
+func (s *Sessions) Rest(owner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, x := range s.open {
+		if key.Owner == owner && x.leased && !x.busy {
+			x.idle.Reset(s.cfg.Idle)
+		}
+	}
+}
+
+// CloseOwner ends an owner's marked sessions as Close does, without waiting for them.
+func (s *Sessions) CloseOwner(owner string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, x := range s.open {
+		if key.Owner == owner && x.leased {
+			x.closeLocked()
+		}
+	}
+}
+
 // CloseAll ends all sessions, as Close does. It may be called twice.
 func (s *Sessions) CloseAll() {
 	s.mu.Lock()
@@ -201,11 +232,12 @@ type session struct {
 	idle   *time.Timer
 	gone   chan struct{} // closed when it has ended
 
-	shell *sessionShell // nil before the first command, and after one that lost it
-	busy  bool          // guarded by all.mu, as are the next ones
-	queue []*Turn       // in order of arrival
-	used  time.Time
-	dir   string // where the shell is, as far as is known; written by whoever has the turn, under the lock
+	shell  *sessionShell // nil before the first command, and after one that lost it
+	busy   bool          // guarded by all.mu, as are the next ones
+	leased bool          // its owner uses it under leases
+	queue  []*Turn       // in order of arrival
+	used   time.Time
+	dir    string // where the shell is, as far as is known; written by whoever has the turn, under the lock
 }
 
 // expire closes a session that nobody uses.

@@ -56,7 +56,7 @@ func startSessionShell(cfg *Config, dir string) (*sessionShell, error) {
 		ExtraFiles:  []*os.File{statusW},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	err = proc.StartChild(s.cmd)
+	err = proc.StartChild(s.cmd, cfg.Rules)
 	closeAll(inR)
 	if err != nil {
 		closeAll(inW, statusR, statusW)

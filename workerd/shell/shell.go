@@ -134,7 +134,7 @@ func startShell(cfg *Config, p *pipes, traces bool) (*shell, error) {
 		Path: cfg.Path, Args: append(args, "-c", loop(p, name, traces), name), Dir: cfg.Dir, Env: cfg.Env, ExtraFiles: extra,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	err = proc.StartChild(s.cmd)
+	err = proc.StartChild(s.cmd, cfg.Rules)
 	closeAll(extra...)
 	if err != nil {
 		closeAll(commandW, statusR)

@@ -76,6 +76,12 @@ const (
 	// CODE_REPLACED is a stream that ends because its op was asked for again on another reply subject; exec.attach goes
 	// on where it ended.
 	Code_CODE_REPLACED Code = 19
+	// CODE_FENCED is a request under a lease that has ended, is unknown or is another's, or under none where one is needed.
+	// It did not run; a command under way that fails with it was ended with its lease.
+	Code_CODE_FENCED Code = 20
+	// CODE_FORGOTTEN is an op that has ended and whose answer the worker does not keep any more: it ran, and nobody knows how
+	// it ended.
+	Code_CODE_FORGOTTEN Code = 30
 )
 
 // Enum value maps for Code.
@@ -101,6 +107,8 @@ var (
 		17: "CODE_PROTOCOL",
 		18: "CODE_CONFLICT",
 		19: "CODE_REPLACED",
+		20: "CODE_FENCED",
+		30: "CODE_FORGOTTEN",
 	}
 	Code_value = map[string]int32{
 		"CODE_UNSPECIFIED":   0,
@@ -123,6 +131,8 @@ var (
 		"CODE_PROTOCOL":      17,
 		"CODE_CONFLICT":      18,
 		"CODE_REPLACED":      19,
+		"CODE_FENCED":        20,
+		"CODE_FORGOTTEN":     30,
 	}
 )
 
@@ -160,7 +170,7 @@ type RequestMeta struct {
 	// ([a-z0-9][a-z0-9_-]{0,62}); never reused. It is the last token of the reply subject and names the control
 	// subjects. Needed by requests that stream or run something; reads may leave it empty.
 	Op string `protobuf:"bytes,1,opt,name=op,proto3" json:"op,omitempty"`
-	// lease is the id of the slot lease that the caller holds; empty means that it holds none.
+	// lease is the lease that the caller holds (see lease.acquire); empty means that it holds none.
 	Lease string `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	// deadline_ms is how long the caller waits, in milliseconds from the arrival of the request; zero means no limit.
 	DeadlineMs int64 `protobuf:"varint,3,opt,name=deadline_ms,json=deadlineMs,proto3" json:"deadline_ms,omitempty"`
@@ -377,7 +387,7 @@ const file_sandbus_v1_common_proto_rawDesc = "" +
 	"\x04path\x18\x04 \x01(\tR\x04path\x12\x19\n" +
 	"\bpath_raw\x18\x05 \x01(\fR\apathRaw\"2\n" +
 	"\aFailure\x12'\n" +
-	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error*\x8d\x03\n" +
+	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error*\xb2\x03\n" +
 	"\x04Code\x12\x14\n" +
 	"\x10CODE_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fCODE_INVALID\x10\x01\x12\x15\n" +
@@ -399,7 +409,9 @@ const file_sandbus_v1_common_proto_rawDesc = "" +
 	"\rCODE_INTERNAL\x10\x10\x12\x11\n" +
 	"\rCODE_PROTOCOL\x10\x11\x12\x11\n" +
 	"\rCODE_CONFLICT\x10\x12\x12\x11\n" +
-	"\rCODE_REPLACED\x10\x13B9Z7github.com/sandbus/sandbus/schemas/sandbus/v1;sandbusv1b\x06proto3"
+	"\rCODE_REPLACED\x10\x13\x12\x0f\n" +
+	"\vCODE_FENCED\x10\x14\x12\x12\n" +
+	"\x0eCODE_FORGOTTEN\x10\x1eB9Z7github.com/sandbus/sandbus/schemas/sandbus/v1;sandbusv1b\x06proto3"
 
 var (
 	file_sandbus_v1_common_proto_rawDescOnce sync.Once

@@ -1136,7 +1136,9 @@ type AbortResponse struct {
 	// error is set when the op could not be aborted.
 	Error *Error `protobuf:"bytes,1,opt,name=error,proto3" json:"error,omitempty"`
 	// state is what the op was then: "running", "ended", or "unknown" (it will not start any more).
-	State         string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	State string `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	// end is how an exec ended, once it has: what its stream will say, too, when all the output before it has come.
+	End           *StreamEnd `protobuf:"bytes,3,opt,name=end,proto3" json:"end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1183,6 +1185,13 @@ func (x *AbortResponse) GetState() string {
 		return x.State
 	}
 	return ""
+}
+
+func (x *AbortResponse) GetEnd() *StreamEnd {
+	if x != nil {
+		return x.End
+	}
+	return nil
 }
 
 // StreamEnd is the body of a stream's end frame, the last of every stream.
@@ -1998,10 +2007,11 @@ const file_sandbus_v1_exec_proto_rawDesc = "" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12!\n" +
 	"\fstdin_window\x18\x02 \x01(\x03R\vstdinWindow\"&\n" +
 	"\fAbortRequest\x12\x16\n" +
-	"\x06reason\x18\x01 \x01(\tR\x06reason\"N\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\"w\n" +
 	"\rAbortResponse\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12\x14\n" +
-	"\x05state\x18\x02 \x01(\tR\x05state\"\xd7\x03\n" +
+	"\x05state\x18\x02 \x01(\tR\x05state\x12'\n" +
+	"\x03end\x18\x03 \x01(\v2\x15.sandbus.v1.StreamEndR\x03end\"\xd7\x03\n" +
 	"\tStreamEnd\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12-\n" +
 	"\aoutcome\x18\x02 \x01(\v2\x13.sandbus.v1.OutcomeR\aoutcome\x12!\n" +
@@ -2131,23 +2141,24 @@ var file_sandbus_v1_exec_proto_depIdxs = []int32{
 	2,  // 9: sandbus.v1.ExecStartRequest.output_mode:type_name -> sandbus.v1.OutputMode
 	9,  // 10: sandbus.v1.ExecStartRequest.terminal:type_name -> sandbus.v1.Terminal
 	24, // 11: sandbus.v1.AbortResponse.error:type_name -> sandbus.v1.Error
-	24, // 12: sandbus.v1.StreamEnd.error:type_name -> sandbus.v1.Error
-	3,  // 13: sandbus.v1.StreamEnd.outcome:type_name -> sandbus.v1.Outcome
-	7,  // 14: sandbus.v1.StreamEnd.timing:type_name -> sandbus.v1.Timing
-	14, // 15: sandbus.v1.StreamEnd.usage:type_name -> sandbus.v1.Usage
-	23, // 16: sandbus.v1.ExecAttachRequest.meta:type_name -> sandbus.v1.RequestMeta
-	23, // 17: sandbus.v1.ExecListRequest.meta:type_name -> sandbus.v1.RequestMeta
-	24, // 18: sandbus.v1.ExecListResponse.error:type_name -> sandbus.v1.Error
-	18, // 19: sandbus.v1.ExecListResponse.execs:type_name -> sandbus.v1.ExecInfo
-	3,  // 20: sandbus.v1.ExecInfo.outcome:type_name -> sandbus.v1.Outcome
-	24, // 21: sandbus.v1.SignalResponse.error:type_name -> sandbus.v1.Error
-	9,  // 22: sandbus.v1.ResizeRequest.size:type_name -> sandbus.v1.Terminal
-	24, // 23: sandbus.v1.ResizeResponse.error:type_name -> sandbus.v1.Error
-	24, // [24:24] is the sub-list for method output_type
-	24, // [24:24] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	13, // 12: sandbus.v1.AbortResponse.end:type_name -> sandbus.v1.StreamEnd
+	24, // 13: sandbus.v1.StreamEnd.error:type_name -> sandbus.v1.Error
+	3,  // 14: sandbus.v1.StreamEnd.outcome:type_name -> sandbus.v1.Outcome
+	7,  // 15: sandbus.v1.StreamEnd.timing:type_name -> sandbus.v1.Timing
+	14, // 16: sandbus.v1.StreamEnd.usage:type_name -> sandbus.v1.Usage
+	23, // 17: sandbus.v1.ExecAttachRequest.meta:type_name -> sandbus.v1.RequestMeta
+	23, // 18: sandbus.v1.ExecListRequest.meta:type_name -> sandbus.v1.RequestMeta
+	24, // 19: sandbus.v1.ExecListResponse.error:type_name -> sandbus.v1.Error
+	18, // 20: sandbus.v1.ExecListResponse.execs:type_name -> sandbus.v1.ExecInfo
+	3,  // 21: sandbus.v1.ExecInfo.outcome:type_name -> sandbus.v1.Outcome
+	24, // 22: sandbus.v1.SignalResponse.error:type_name -> sandbus.v1.Error
+	9,  // 23: sandbus.v1.ResizeRequest.size:type_name -> sandbus.v1.Terminal
+	24, // 24: sandbus.v1.ResizeResponse.error:type_name -> sandbus.v1.Error
+	25, // [25:25] is the sub-list for method output_type
+	25, // [25:25] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_sandbus_v1_exec_proto_init() }

@@ -47,7 +47,20 @@ type Hello struct {
 	// shells are the shells that the worker found, at most 16 of 256 bytes.
 	Shells []string `protobuf:"bytes,11,rep,name=shells,proto3" json:"shells,omitempty"`
 	// version is the worker's build, at most 64 bytes.
-	Version       string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
+	Version string `protobuf:"bytes,12,opt,name=version,proto3" json:"version,omitempty"`
+	// seq is that of the last beat that the instance has sent; zero when it has sent none.
+	Seq uint64 `protobuf:"varint,13,opt,name=seq,proto3" json:"seq,omitempty"`
+	// server_id is the hub server that the worker is connected to, as that server calls itself, at most 64 bytes; empty
+	// when it is not known. With client_id it tells which closed connection means that the worker is gone.
+	ServerId string `protobuf:"bytes,14,opt,name=server_id,json=serverId,proto3" json:"server_id,omitempty"`
+	// client_id is the server's number of the worker's connection.
+	ClientId uint64 `protobuf:"varint,15,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
+	// worker is what the worker's own process may do, as it says itself; absent when it cannot tell.
+	Worker *Privileges `protobuf:"bytes,16,opt,name=worker,proto3" json:"worker,omitempty"`
+	// commands is what the commands that it runs may do, as it says itself; absent when it cannot tell.
+	Commands *Privileges `protobuf:"bytes,17,opt,name=commands,proto3" json:"commands,omitempty"`
+	// files is what file operations may do, as it says itself; absent when it cannot tell. They run no programs.
+	Files         *Privileges `protobuf:"bytes,18,opt,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -166,6 +179,168 @@ func (x *Hello) GetVersion() string {
 	return ""
 }
 
+func (x *Hello) GetSeq() uint64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *Hello) GetServerId() string {
+	if x != nil {
+		return x.ServerId
+	}
+	return ""
+}
+
+func (x *Hello) GetClientId() uint64 {
+	if x != nil {
+		return x.ClientId
+	}
+	return 0
+}
+
+func (x *Hello) GetWorker() *Privileges {
+	if x != nil {
+		return x.Worker
+	}
+	return nil
+}
+
+func (x *Hello) GetCommands() *Privileges {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
+func (x *Hello) GetFiles() *Privileges {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+// BeatNow (subject bc.<zone>, from a registrar, no answer) asks all workers of a zone for a beat.
+type BeatNow struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// spread_ms is the time over which the beats are to be spread, in milliseconds: each worker waits for a random part of
+	// it. At most 10,000; zero means at once.
+	SpreadMs      int64 `protobuf:"varint,1,opt,name=spread_ms,json=spreadMs,proto3" json:"spread_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BeatNow) Reset() {
+	*x = BeatNow{}
+	mi := &file_sandbus_v1_presence_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BeatNow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BeatNow) ProtoMessage() {}
+
+func (x *BeatNow) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_presence_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BeatNow.ProtoReflect.Descriptor instead.
+func (*BeatNow) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_presence_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *BeatNow) GetSpreadMs() int64 {
+	if x != nil {
+		return x.SpreadMs
+	}
+	return 0
+}
+
+// Privileges are what the kernel lets a process do beyond a plain user.
+type Privileges struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uid is the effective user id.
+	Uid uint32 `protobuf:"varint,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// gid is the effective group id.
+	Gid uint32 `protobuf:"varint,2,opt,name=gid,proto3" json:"gid,omitempty"`
+	// capabilities is the set of effective capabilities: bit n is capability n of capabilities(7).
+	Capabilities uint64 `protobuf:"varint,3,opt,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// no_new_privs says that no program can gain more, by set-user-id bits or file capabilities (prctl(2)).
+	NoNewPrivs    bool `protobuf:"varint,4,opt,name=no_new_privs,json=noNewPrivs,proto3" json:"no_new_privs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Privileges) Reset() {
+	*x = Privileges{}
+	mi := &file_sandbus_v1_presence_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Privileges) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Privileges) ProtoMessage() {}
+
+func (x *Privileges) ProtoReflect() protoreflect.Message {
+	mi := &file_sandbus_v1_presence_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Privileges.ProtoReflect.Descriptor instead.
+func (*Privileges) Descriptor() ([]byte, []int) {
+	return file_sandbus_v1_presence_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Privileges) GetUid() uint32 {
+	if x != nil {
+		return x.Uid
+	}
+	return 0
+}
+
+func (x *Privileges) GetGid() uint32 {
+	if x != nil {
+		return x.Gid
+	}
+	return 0
+}
+
+func (x *Privileges) GetCapabilities() uint64 {
+	if x != nil {
+		return x.Capabilities
+	}
+	return 0
+}
+
+func (x *Privileges) GetNoNewPrivs() bool {
+	if x != nil {
+		return x.NoNewPrivs
+	}
+	return false
+}
+
 // HelloResponse is the registrar's answer.
 type HelloResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -181,7 +356,7 @@ type HelloResponse struct {
 
 func (x *HelloResponse) Reset() {
 	*x = HelloResponse{}
-	mi := &file_sandbus_v1_presence_proto_msgTypes[1]
+	mi := &file_sandbus_v1_presence_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -193,7 +368,7 @@ func (x *HelloResponse) String() string {
 func (*HelloResponse) ProtoMessage() {}
 
 func (x *HelloResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_presence_proto_msgTypes[1]
+	mi := &file_sandbus_v1_presence_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -206,7 +381,7 @@ func (x *HelloResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HelloResponse.ProtoReflect.Descriptor instead.
 func (*HelloResponse) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_presence_proto_rawDescGZIP(), []int{1}
+	return file_sandbus_v1_presence_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *HelloResponse) GetError() *Error {
@@ -253,7 +428,7 @@ type Beat struct {
 
 func (x *Beat) Reset() {
 	*x = Beat{}
-	mi := &file_sandbus_v1_presence_proto_msgTypes[2]
+	mi := &file_sandbus_v1_presence_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -265,7 +440,7 @@ func (x *Beat) String() string {
 func (*Beat) ProtoMessage() {}
 
 func (x *Beat) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_presence_proto_msgTypes[2]
+	mi := &file_sandbus_v1_presence_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -278,7 +453,7 @@ func (x *Beat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Beat.ProtoReflect.Descriptor instead.
 func (*Beat) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_presence_proto_rawDescGZIP(), []int{2}
+	return file_sandbus_v1_presence_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Beat) GetInstance() string {
@@ -343,7 +518,7 @@ type Goodbye struct {
 
 func (x *Goodbye) Reset() {
 	*x = Goodbye{}
-	mi := &file_sandbus_v1_presence_proto_msgTypes[3]
+	mi := &file_sandbus_v1_presence_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -355,7 +530,7 @@ func (x *Goodbye) String() string {
 func (*Goodbye) ProtoMessage() {}
 
 func (x *Goodbye) ProtoReflect() protoreflect.Message {
-	mi := &file_sandbus_v1_presence_proto_msgTypes[3]
+	mi := &file_sandbus_v1_presence_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -368,7 +543,7 @@ func (x *Goodbye) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Goodbye.ProtoReflect.Descriptor instead.
 func (*Goodbye) Descriptor() ([]byte, []int) {
-	return file_sandbus_v1_presence_proto_rawDescGZIP(), []int{3}
+	return file_sandbus_v1_presence_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Goodbye) GetInstance() string {
@@ -390,7 +565,7 @@ var File_sandbus_v1_presence_proto protoreflect.FileDescriptor
 const file_sandbus_v1_presence_proto_rawDesc = "" +
 	"\n" +
 	"\x19sandbus/v1/presence.proto\x12\n" +
-	"sandbus.v1\x1a\x17sandbus/v1/common.proto\"\x89\x03\n" +
+	"sandbus.v1\x1a\x17sandbus/v1/common.proto\"\xe7\x04\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\binstance\x18\x01 \x01(\tR\binstance\x12\x1a\n" +
 	"\bprotocol\x18\x02 \x01(\x05R\bprotocol\x12\x1a\n" +
@@ -404,10 +579,25 @@ const file_sandbus_v1_presence_proto_rawDesc = "" +
 	"\x05slots\x18\n" +
 	" \x01(\x05R\x05slots\x12\x16\n" +
 	"\x06shells\x18\v \x03(\tR\x06shells\x12\x18\n" +
-	"\aversion\x18\f \x01(\tR\aversion\x1a9\n" +
+	"\aversion\x18\f \x01(\tR\aversion\x12\x10\n" +
+	"\x03seq\x18\r \x01(\x04R\x03seq\x12\x1b\n" +
+	"\tserver_id\x18\x0e \x01(\tR\bserverId\x12\x1b\n" +
+	"\tclient_id\x18\x0f \x01(\x04R\bclientId\x12.\n" +
+	"\x06worker\x18\x10 \x01(\v2\x16.sandbus.v1.PrivilegesR\x06worker\x122\n" +
+	"\bcommands\x18\x11 \x01(\v2\x16.sandbus.v1.PrivilegesR\bcommands\x12,\n" +
+	"\x05files\x18\x12 \x01(\v2\x16.sandbus.v1.PrivilegesR\x05files\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"i\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"&\n" +
+	"\aBeatNow\x12\x1b\n" +
+	"\tspread_ms\x18\x01 \x01(\x03R\bspreadMs\"v\n" +
+	"\n" +
+	"Privileges\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\rR\x03uid\x12\x10\n" +
+	"\x03gid\x18\x02 \x01(\rR\x03gid\x12\"\n" +
+	"\fcapabilities\x18\x03 \x01(\x04R\fcapabilities\x12 \n" +
+	"\fno_new_privs\x18\x04 \x01(\bR\n" +
+	"noNewPrivs\"i\n" +
 	"\rHelloResponse\x12'\n" +
 	"\x05error\x18\x01 \x01(\v2\x11.sandbus.v1.ErrorR\x05error\x12\x16\n" +
 	"\x06holder\x18\x02 \x01(\tR\x06holder\x12\x17\n" +
@@ -436,23 +626,28 @@ func file_sandbus_v1_presence_proto_rawDescGZIP() []byte {
 	return file_sandbus_v1_presence_proto_rawDescData
 }
 
-var file_sandbus_v1_presence_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_sandbus_v1_presence_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_sandbus_v1_presence_proto_goTypes = []any{
 	(*Hello)(nil),         // 0: sandbus.v1.Hello
-	(*HelloResponse)(nil), // 1: sandbus.v1.HelloResponse
-	(*Beat)(nil),          // 2: sandbus.v1.Beat
-	(*Goodbye)(nil),       // 3: sandbus.v1.Goodbye
-	nil,                   // 4: sandbus.v1.Hello.LabelsEntry
-	(*Error)(nil),         // 5: sandbus.v1.Error
+	(*BeatNow)(nil),       // 1: sandbus.v1.BeatNow
+	(*Privileges)(nil),    // 2: sandbus.v1.Privileges
+	(*HelloResponse)(nil), // 3: sandbus.v1.HelloResponse
+	(*Beat)(nil),          // 4: sandbus.v1.Beat
+	(*Goodbye)(nil),       // 5: sandbus.v1.Goodbye
+	nil,                   // 6: sandbus.v1.Hello.LabelsEntry
+	(*Error)(nil),         // 7: sandbus.v1.Error
 }
 var file_sandbus_v1_presence_proto_depIdxs = []int32{
-	4, // 0: sandbus.v1.Hello.labels:type_name -> sandbus.v1.Hello.LabelsEntry
-	5, // 1: sandbus.v1.HelloResponse.error:type_name -> sandbus.v1.Error
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	6, // 0: sandbus.v1.Hello.labels:type_name -> sandbus.v1.Hello.LabelsEntry
+	2, // 1: sandbus.v1.Hello.worker:type_name -> sandbus.v1.Privileges
+	2, // 2: sandbus.v1.Hello.commands:type_name -> sandbus.v1.Privileges
+	2, // 3: sandbus.v1.Hello.files:type_name -> sandbus.v1.Privileges
+	7, // 4: sandbus.v1.HelloResponse.error:type_name -> sandbus.v1.Error
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_sandbus_v1_presence_proto_init() }
@@ -467,7 +662,7 @@ func file_sandbus_v1_presence_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_sandbus_v1_presence_proto_rawDesc), len(file_sandbus_v1_presence_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
