@@ -38,6 +38,10 @@ func TestArrows(t *testing.T) {
 		{"./harnesslib/...", []string{"workerd", "gateway", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 		{"./gateway", []string{"workerd", "cmd", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 		{"./gateway/plainrelay", []string{"bus", "workerd", "harnesslib", "cmd", "loadtest", "!github.com/nats-io"}},
+		{"./loadtest/pace", []string{"schemas", "bus", "workerd", "harnesslib", "gateway", "cmd", "!github.com/nats-io"}},
+		{"./loadtest/record", []string{"schemas", "bus", "workerd", "harnesslib", "gateway", "cmd", "!github.com/nats-io"}},
+		{"./loadtest/report", []string{"schemas", "bus", "workerd", "harnesslib", "gateway", "cmd", "!github.com/nats-io"}},
+		{"./loadtest/workload", []string{"schemas", "bus", "workerd", "harnesslib", "gateway", "cmd", "!github.com/nats-io"}},
 		{"./cmd/workerd", []string{"harnesslib", "gateway", "loadtest", "bus/hub", "!github.com/nats-io/nats-server"}},
 	} {
 		t.Run(c.from, func(t *testing.T) {

@@ -34,8 +34,12 @@ func TestC52NetworkIsCut(t *testing.T) {
 			p := n.place(t, n.hub.URL())
 			var wg sync.WaitGroup
 			var ended [2]error
-			wg.Go(func() { ended[0] = p.Command("sh", "-c", "echo $$ >a; while [ ! -e stop ]; do sleep 0.1; done").Run(t.Context()) })
-			wg.Go(func() { _, ended[1] = p.ScriptCommand("echo $$ >b; while [ ! -e stop ]; do sleep 0.1; done").Output(t.Context()) })
+			wg.Go(func() {
+				ended[0] = p.Command("sh", "-c", "echo $$ >a; while [ ! -e stop ]; do sleep 0.1; done").Run(t.Context())
+			})
+			wg.Go(func() {
+				_, ended[1] = p.ScriptCommand("echo $$ >b; while [ ! -e stop ]; do sleep 0.1; done").Output(t.Context())
+			})
 			for _, f := range []string{"a", "b"} {
 				require.Eventually(t, func() bool {
 					b, err := os.ReadFile(filepath.Join(n.dir, f))

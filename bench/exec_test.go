@@ -61,7 +61,7 @@ func BenchmarkStream(b *testing.B) {
 		slices.Sort(bare)
 		slices.Sort(ours)
 		rate := func(d time.Duration) string { return fmt.Sprintf("%.0f MB/s", size/1e6/d.Seconds()) }
-		report(b, "exec stream / bare stream, throughput", ratio(bare[1], ours[1]), false, 0.8, rate(ours[1])+" / "+rate(bare[1]))
+		report(b, "exec stream / bare stream, throughput", ratio(bare[1], ours[1]), false, 0.85, rate(ours[1])+" / "+rate(bare[1]))
 		report(b, "worker + harness, MiB more RSS", float64(most)/(1<<20), true, 64, "")
 	}
 }

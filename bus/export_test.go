@@ -13,6 +13,7 @@ func IsConnected(c *Conn) bool {
 	up, _ := c.state()
 	return up
 }
+
 // AcknowledgeMine is Acknowledge as this caller's streams do it.
 func (c *Caller) AcknowledgeMine(t Target, op OpID, seq uint64) {
 	_ = c.conn.publish(c.controlSubject(t, op, "ack"), ackFrame(FrameAck, seq, DefaultWindow)) // likewise

@@ -119,7 +119,7 @@ func (s *Server) knownLocked(r *Request, id OpID, content uint64) error {
 		same := op.content == content && op.harness == r.Harness
 		switch {
 		case same && op.reply == r.msg.Reply:
-			op.resend()
+			op.remind()
 			return errKnown
 		case r.handler.again: // in place of the one before
 			return nil

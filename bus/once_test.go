@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -294,6 +295,8 @@ func TestReplacedCallerDisturbsNobody(t *testing.T) {
 // nothing is lost.
 func TestBulkHasItsOwnConnection(t *testing.T) {
 	const size = 8 << 20
+	data := make([]byte, size)
+	_, _ = rand.NewChaCha8([32]byte{3}).Read(data) // never fails
 	halfway := make(chan struct{})
 	d := newDesk(t, func(s *bus.Server) {
 		s.HandleStream("flood", func(r *bus.Request) {
@@ -302,15 +305,12 @@ func TestBulkHasItsOwnConnection(t *testing.T) {
 				r.Fail(err)
 				return
 			}
-			chunk := make([]byte, 32<<10)
-			for n := range size / len(chunk) {
-				for i := range chunk {
-					chunk[i] = byte(n + i)
-				}
-				if out.Write(r.Context(), bus.FrameData, chunk) != nil {
+			const chunk = 32 << 10
+			for n := range size / chunk {
+				if out.Write(r.Context(), bus.FrameData, data[n*chunk:(n+1)*chunk]) != nil {
 					return
 				}
-				if n == size/len(chunk)/2 {
+				if n == size/chunk/2 {
 					close(halfway)
 				}
 			}
@@ -333,9 +333,7 @@ func TestBulkHasItsOwnConnection(t *testing.T) {
 		if f.Kind == bus.FrameEnd {
 			break
 		}
-		for i, b := range f.Body {
-			require.True(t, b == byte((n+i)/(32<<10)+(n+i)%(32<<10)), "byte %d", n+i)
-		}
+		require.True(t, bytes.Equal(data[n:n+len(f.Body)], f.Body), "behind byte %d", n)
 		n += len(f.Body)
 		if n == size/4 {
 			require.NoError(t, c.Request(t.Context(), d.target, "echo", "", &statReq{}, &statResp{}))

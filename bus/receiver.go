@@ -44,13 +44,11 @@ func newReceiver(window int64, publish func([]byte) error) *Receiver {
 	return r
 }
 
-// Next returns the next frame; the frame of kind FrameEnd is the last one. Its body is the caller's. Errors: the
-// context's cause, as soon as it has ended and whatever is waiting; ErrPeerSilent when the sender has said nothing for a
-// minute (a live one sends keep-alives); *StreamError; or the error with which this side was stopped.
+// Next returns the next frame; the frame of kind FrameEnd is the last one. Its body is the caller's. What has
+// arrived comes before any error: also behind the end of ctx, so that an op which is aborted can still take what was sent
+// to it. Errors: the context's cause; ErrPeerSilent when the sender has said nothing for a minute (a live one sends
+// keep-alives); *StreamError; or the error with which this side was stopped.
 func (r *Receiver) Next(ctx context.Context) (Frame, error) {
-	if ctx.Err() != nil { // also where frames are waiting: a caller that has given up would never notice in a flood
-		return Frame{}, context.Cause(ctx)
-	}
 	f, ok, err := r.pop()
 	if ok || err != nil {
 		return f, err

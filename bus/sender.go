@@ -12,6 +12,7 @@ import (
 const (
 	resendAfter    = 300 * time.Millisecond // how long acks may stand still before something is done about it
 	maxResendAfter = 5 * time.Second        // it doubles up to this while they do
+	patientAsks    = 4                      // questions without an answer before the oldest frame goes out again
 	keepAliveEvery = 5 * time.Second        // a quiet stream says that it lives
 	peerSilence    = 60 * time.Second       // no ack for this long ends the stream
 	ackAfter       = 50 * time.Millisecond  // a receiver acknowledges no later than this
@@ -22,8 +23,8 @@ const (
 //
 // What was lost shows in acks that stand still, whatever else is heard or sent meanwhile. Then the receiver is asked, by a
 // keep-alive behind all that was sent: it answers with a nak when something is missing, and the frames go out again. So a
-// window that is slow on its way is not sent twice. When they stand still none the less, the oldest frame goes out again
-// before each question.
+// window that is slow on its way is not sent twice. When they stand still none the less, or nothing is heard any more, the
+// oldest frame goes out again before each question.
 //
 // Credit is an absolute number: how many bytes of stdout, stderr and data the receiver has room for since the
 // stream's start. It only grows, so that a lost or late ack does no harm. Both ends know the first value, the window.
@@ -290,6 +291,15 @@ func (s *Sender) resend() {
 	}
 }
 
+// ask has the receiver say what it misses.
+func (s *Sender) ask() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.askLocked(time.Now())
+	}
+}
+
 // resendLocked sends all unacknowledged frames again.
 func (s *Sender) resendLocked() {
 	s.lastOut = time.Now()
@@ -321,7 +331,7 @@ func (s *Sender) tick() {
 		s.armLocked(left)
 		return
 	}
-	if s.una < s.next && s.asks > 0 {
+	if s.una < s.next && (s.asks > 0 && s.lastAck.After(s.stood) || s.asks >= patientAsks) {
 		_ = s.publish(s.frames[0]) // lost: it is sent again
 	}
 	s.askLocked(now)

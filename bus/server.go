@@ -493,15 +493,25 @@ func (op *Op) silent() time.Duration {
 	return time.Since(op.heard)
 }
 
-// resend sends again what the caller may have missed: it has asked again.
+// resend sends again what the caller may have missed: our connection was gone.
 func (op *Op) resend() {
 	op.mu.Lock()
 	out := op.out
 	op.mu.Unlock()
 	if out != nil {
 		out.resend()
-	} else {
-		op.stillHere()
+	}
+}
+
+// remind tells a caller that has asked again that the op is under way, and finds out what it has missed. Nothing is sent
+// twice unasked: it may be that the window is still on its way, on a slow link.
+func (op *Op) remind() {
+	op.mu.Lock()
+	out := op.out
+	op.mu.Unlock()
+	op.stillHere()
+	if out != nil {
+		out.ask()
 	}
 }
 

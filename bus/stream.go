@@ -180,6 +180,9 @@ func (s *Stream) Op() OpID { return s.op }
 
 // Next returns the next frame; the one of kind FrameEnd is the last. Errors: as Caller.Request.
 func (s *Stream) Next(ctx context.Context) (Frame, error) {
+	if ctx.Err() != nil { // also where frames are waiting: a caller that has given up would never notice in a flood
+		return Frame{}, context.Cause(ctx)
+	}
 	f, err := s.in.Next(ctx)
 	if errors.Is(err, errAnswered) {
 		if err := s.Answer(ctx, &sandbusv1.Failure{}); err != nil {
@@ -219,7 +222,7 @@ func (s *Stream) Close() {
 	s.asking.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.closed && s.answer == nil && !s.in.complete() {
+	if !s.closed && s.answer == nil && !s.in.complete() && s.out == nil { // one with input ends in its own time: what was sent may be on its way
 		_ = s.caller.conn.publish(s.caller.controlSubject(s.target, s.op, "gone"), nil) // lost: the missing acks say it
 	}
 	s.closed = true

@@ -135,16 +135,17 @@ func TestSlowLinkIsNotFilledTwice(t *testing.T) {
 // TestNextLooksAtItsContext has a reader of a flood give up: Next says so although more is waiting.
 func TestNextLooksAtItsContext(t *testing.T) {
 	r := newReceiver(MinWindow, func([]byte) error { return nil })
+	s := &Stream{in: r}
 	r.deliver(Frame{Kind: FrameStdout, Body: []byte("x")})
 	r.deliver(Frame{Seq: 1, Kind: FrameStdout, Body: []byte("y")})
 	ctx, cancel := context.WithCancelCause(t.Context())
-	_, err := r.Next(ctx)
+	_, err := s.Next(ctx)
 	require.NoError(t, err)
 	enough := errors.New("enough")
 	cancel(enough)
-	_, err = r.Next(ctx)
+	_, err = s.Next(ctx)
 	require.ErrorIs(t, err, enough)
-	f, err := r.Next(t.Context())
+	f, err := s.Next(t.Context())
 	require.NoError(t, err, "nothing is lost by that")
 	require.Equal(t, "y", string(f.Body))
 	r.fail(ErrClosed)

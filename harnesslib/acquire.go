@@ -23,7 +23,7 @@ func (h *Hub) Acquire(ctx context.Context, o AcquireOptions) (*Lease, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lease: %w", err)
 	}
-	l.sandbox = &Sandbox{hub: access{h, caller{h.caller, l}}, zone: l.place.zone, id: l.place.sandbox, target: l.place.target()}
+	l.sandbox = &Sandbox{hub: access{h, caller{h.caller, l}}, zone: l.place.zone, id: l.place.sandbox}
 	return l, nil
 }
 

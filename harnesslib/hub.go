@@ -51,8 +51,17 @@ type Hub struct {
 	follow    sync.Once      // begins to follow presence
 	following sync.WaitGroup // whoever does
 
-	mu  sync.Mutex // guards the field below
+	mu  sync.Mutex // guards the fields below
 	dir *bus.Directory
+	// located is where sandboxes were found: presence is asked once for each, so that a hub that chooses a new leader, or
+	// a server of it that lags behind, holds nobody up. What is not there any more is found out by the hub's word.
+	located map[address]bus.Target
+}
+
+// address names a sandbox.
+type address struct {
+	zone bus.Zone
+	id   bus.SandboxID
 }
 
 // Connect reaches the hub. Errors: a setting that is wrong; the hub was not reached in time or refuses the
@@ -80,7 +89,7 @@ func Connect(ctx context.Context, cfg Config) (*Hub, error) {
 		conn.Close()
 		return nil, err
 	}
-	h := &Hub{conn: conn, caller: caller, zone: zone, pool: newPool(leaseDesk{caller})}
+	h := &Hub{conn: conn, caller: caller, zone: zone, pool: newPool(leaseDesk{caller}), located: map[address]bus.Target{}}
 	h.life, h.end = context.WithCancelCause(context.Background())
 	return h, nil
 }
@@ -169,9 +178,6 @@ type Sandbox struct {
 	hub  access
 	zone bus.Zone
 	id   bus.SandboxID
-
-	mu     sync.Mutex // guards the field below
-	target bus.Target // zero: to be looked up
 }
 
 // ID is the sandbox's name.
@@ -192,29 +198,31 @@ func (s *Sandbox) Info(ctx context.Context) (SandboxInfo, error) {
 
 // locate returns the worker instance to address.
 func (s *Sandbox) locate(ctx context.Context) (bus.Target, error) {
-	s.mu.Lock()
-	t := s.target
-	s.mu.Unlock()
-	if t != (bus.Target{}) {
+	h, at := s.hub, address{s.zone, s.id}
+	h.mu.Lock()
+	t, ok := h.located[at]
+	h.mu.Unlock()
+	if ok {
 		return t, nil
 	}
 	p, err := s.Info(ctx)
 	if err != nil {
 		return bus.Target{}, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.target = p.Target()
-	return s.target, nil
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.located[at] = p.Target()
+	return p.Target(), nil
 }
 
 // moved forgets an instance that does not answer and looks for its successor; ok is false when there is none.
 func (s *Sandbox) moved(ctx context.Context, old bus.Target) (t bus.Target, ok bool, err error) {
-	s.mu.Lock()
-	if s.target == old {
-		s.target = bus.Target{}
+	h, at := s.hub, address{s.zone, s.id}
+	h.mu.Lock()
+	if h.located[at] == old {
+		delete(h.located, at)
 	}
-	s.mu.Unlock()
+	h.mu.Unlock()
 	t, err = s.locate(ctx)
 	return t, err == nil && t != old, err
 }
@@ -244,12 +252,12 @@ func (s *Sandbox) do(ctx context.Context, request func(bus.Target) error) error 
 // doLeased is do under a lease.
 func (s *Sandbox) doLeased(request func(bus.Target) error) error {
 	l := s.hub.caller.lease
-	err := l.noted(request(s.target))
+	err := l.noted(request(l.place.target()))
 	if errors.Is(err, bus.ErrNoResponders) {
 		if l.confirmGone(false); l.Cause() != nil {
 			return l.Cause()
 		}
-		err = request(s.target)
+		err = request(l.place.target())
 	}
 	switch {
 	case errors.Is(err, bus.ErrNoResponders):
@@ -275,9 +283,12 @@ const (
 func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Target) error) error {
 	begin := time.Now()
 	for pause := confirmFirst; ; pause *= 2 {
-		next, moved, err := s.moved(ctx, t)
-		if err != nil {
-			return err
+		next, moved, gone := s.moved(ctx, t)
+		if gone != nil && !errors.Is(gone, ErrUnknownSandbox) {
+			return gone
+		}
+		if gone != nil { // a server that lags behind may not know of it yet
+			next = t
 		}
 		if !moved {
 			timer := time.NewTimer(pause)
@@ -288,7 +299,12 @@ func (s *Sandbox) confirm(ctx context.Context, t bus.Target, request func(bus.Ta
 				return context.Cause(ctx)
 			}
 		}
-		if err = request(next); !errors.Is(err, bus.ErrNoResponders) || time.Since(begin) > confirmLimit {
+		switch err := request(next); {
+		case !errors.Is(err, bus.ErrNoResponders):
+			return err
+		case gone != nil:
+			return gone
+		case time.Since(begin) > confirmLimit:
 			return err
 		}
 		t = next

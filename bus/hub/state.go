@@ -22,10 +22,9 @@ type State struct {
 	Key string `json:"key,omitempty"` // the minter's: whoever reads it may be anybody at this hub
 	PID int    `json:"pid"`
 	// Keys is the directory of the operator's keys that the hub trusts instead of a key of its own.
-	Keys           string `json:"keys,omitempty"`
-	CA             string `json:"ca,omitempty"`          // file of the authorities to trust for the hub's certificate
-	ServerName     string `json:"server_name,omitempty"` // that its certificate has
-	InsecureNoAuth bool   `json:"insecure_no_auth,omitempty"`
+	Keys       string `json:"keys,omitempty"`
+	CA         string `json:"ca,omitempty"`          // file of the authorities to trust for the hub's certificate
+	ServerName string `json:"server_name,omitempty"` // that its certificate has
 }
 
 // Issuer makes credentials for a hub.

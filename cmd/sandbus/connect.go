@@ -92,6 +92,27 @@ func (a *app) harnessConfig() (harnesslib.Config, error) {
 	return cfg, nil
 }
 
+// busConfig is how to reach a hub as somebody else than a harness, by the same settings. Errors: no credential, or an
+// unreadable one.
+func busConfig(ctx context.Context, cfg harnesslib.Config) (bus.Config, error) {
+	b := bus.Config{URL: cfg.URL, CA: cfg.CA, ServerName: cfg.ServerName, ConnectTimeout: cfg.ConnectTimeout, Logger: cfg.Logger}
+	var err error
+	switch {
+	case cfg.Token != "":
+		b.Credential, err = bus.ParseCredential(cfg.Token)
+	case cfg.Credentials != "":
+		b.Renew = func(context.Context) (bus.Credential, error) { return bus.LoadCredential(cfg.Credentials) }
+	case len(cfg.CredentialsCommand) > 0:
+		b.Renew = bus.CommandCredential(cfg.CredentialsCommand, bus.RunCommand)
+	default:
+		err = errors.New("credential: there is none, want --creds or SANDBUS_CREDS with its file, --creds-command, or SANDBUS_TOKEN with its text")
+	}
+	if b.Renew != nil {
+		b.Credential, err = b.Renew(ctx)
+	}
+	return b, err
+}
+
 // findHub completes a configuration that names no hub by the one that runs on this machine. Errors: errNoHub.
 func (a *app) findHub(cfg *harnesslib.Config) error {
 	if cfg.URL != "" {

@@ -32,13 +32,13 @@ func (d *doctor) run(ctx context.Context) {
 		d.skip("there is no hub to ask", append([]string{"credential"}, behindHub...)...)
 		return
 	}
-	cred, credOK := d.credential(cfg)
+	to, credOK := d.credential(ctx, cfg)
 	if !d.reach(ctx, cfg.URL) || !credOK {
 		d.skip("the hub was not asked", append([]string{"hub"}, behindHub...)...)
 		return
 	}
-	if role := cred.Identity().Role; role != bus.RoleHarness {
-		d.other(ctx, cfg, cred)
+	if role := to.Credential.Identity().Role; role != bus.RoleHarness {
+		d.other(ctx, to)
 		d.skip(fmt.Sprintf("a %s's credential cannot ask", role), behindHub[1:]...)
 		return
 	}
@@ -54,31 +54,24 @@ func (d *doctor) run(ctx context.Context) {
 }
 
 // credential says whose it is.
-func (d *doctor) credential(cfg harnesslib.Config) (cred bus.Credential, ok bool) {
-	var err error
-	switch {
-	case cfg.Token != "":
-		cred, err = bus.ParseCredential(cfg.Token)
-	case cfg.Credentials != "":
-		cred, err = bus.LoadCredential(cfg.Credentials)
-	default:
-		err = errors.New("there is none: set --creds or SANDBUS_CREDS to its file, or SANDBUS_TOKEN to its text")
-	}
+func (d *doctor) credential(ctx context.Context, cfg harnesslib.Config) (to bus.Config, ok bool) {
+	to, err := busConfig(ctx, cfg)
 	if err != nil {
 		d.add("credential", checkFail, "%v", err)
-		return cred, false
+		return to, false
 	}
 	expiry := "without an end of its own"
-	if e, ok := any(cred).(interface{ Expires() time.Time }); ok && !e.Expires().IsZero() {
-		left := time.Until(e.Expires()).Round(time.Second)
+	cred := to.Credential
+	if end := cred.Expires(); !end.IsZero() {
+		left := time.Until(end).Round(time.Second)
 		if left <= 0 {
 			d.add("credential", checkFail, "of %s, expired %s ago", cred.Identity(), -left)
-			return cred, false
+			return to, false
 		}
 		expiry = fmt.Sprintf("valid for another %s", left)
 	}
 	d.add("credential", checkOK, "of %s, %s", cred.Identity(), expiry)
-	return cred, true
+	return to, true
 }
 
 // hopLimit is how long one hop may take.
@@ -126,8 +119,8 @@ func hop(ctx context.Context, address string) (string, error) {
 }
 
 // other checks a credential that is no harness's.
-func (d *doctor) other(ctx context.Context, cfg harnesslib.Config, cred bus.Credential) {
-	conn, err := bus.Connect(ctx, bus.Config{URL: cfg.URL, Credential: cred, ConnectTimeout: cfg.ConnectTimeout, Logger: cfg.Logger})
+func (d *doctor) other(ctx context.Context, to bus.Config) {
+	conn, err := bus.Connect(ctx, to)
 	if !d.ok("hub", err, "it takes the credential") {
 		d.skip("the hub refuses us", "permissions")
 		return

@@ -60,7 +60,7 @@ Several gateways may run at one hub.`,
 	f.StringVar(&flags.sandboxCreds, "sandbox-creds", "", "`directory` with the credentials of attached workers, one ID.creds each")
 	f.BoolVar(&flags.insecure, "insecure-no-tls", false, "listen off the loopback without TLS: tokens and output can be read on the way")
 	f.BoolVar(&flags.noNative, "no-native", false,
-		"have the shell answer also \"cat FILE\" and \"test -r FILE\": for workers whose commands run under another uid than theirs")
+		"have the shell answer also \"cat FILE\" and \"test -r FILE\", which file operations answer otherwise")
 	f.DurationVar(&flags.grace, "grace", 10*time.Second, "how long commands may go on when it is told to end")
 	return c
 }
@@ -140,27 +140,28 @@ func (a *app) gatewayHub(sandboxCreds string) (harnesslib.Config, func(bus.Sandb
 		if err != nil {
 			return cfg, nil, err
 		}
-		st, minter, found, err := hub.Find(dir)
+		st, issuer, found, err := hub.Find(dir)
 		if err != nil {
 			return cfg, nil, err
 		}
 		if !found {
 			return cfg, nil, fmt.Errorf("no hub: none runs on this machine (looked in %s); start one by \"sandbus up\", or name one by --hub", dir)
 		}
-		cred, err := minter.Issue(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: "gateway"})
+		cred, err := issuer.Issue(bus.Identity{Role: bus.RoleHarness, Zone: bus.DefaultZone, Name: "gateway"})
 		if err != nil {
 			return cfg, nil, err
 		}
-		cfg.URL, cfg.Token, cfg.Credentials = st.URL, cred.Token(), ""
+		cfg.URL, cfg.Token, cfg.Credentials, cfg.CredentialsCommand = st.URL, cred.Token(), "", nil
+		cfg.CA, cfg.ServerName = or(cfg.CA, st.CA), st.ServerName
 		if sandboxCreds == "" {
 			issue = func(id bus.SandboxID) (bus.Credential, error) {
-				return minter.Issue(bus.Identity{Role: bus.RoleSandbox, Zone: zone, Name: string(id)})
+				return issuer.Issue(bus.Identity{Role: bus.RoleSandbox, Zone: zone, Name: string(id)})
 			}
 		}
 	}
 	workers := func(id bus.SandboxID) (bus.Config, error) {
 		cred, err := issue(id)
-		return bus.Config{URL: cfg.URL, Credential: cred, Logger: cfg.Logger}, err
+		return bus.Config{URL: cfg.URL, Credential: cred, CA: cfg.CA, ServerName: cfg.ServerName, Logger: cfg.Logger}, err
 	}
 	return cfg, workers, nil
 }

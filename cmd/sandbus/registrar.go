@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"os"
 
 	"github.com/spf13/cobra"
 
@@ -51,7 +49,7 @@ func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
 		}
 		cfg.Zones = append(cfg.Zones, z)
 	}
-	url, cred, err := a.registrarHub(flags.name)
+	to, err := a.registrarHub(ctx, flags.name)
 	if err != nil {
 		return err
 	}
@@ -60,7 +58,10 @@ func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
 		if err != nil {
 			return err
 		}
-		if cfg.System, err = bus.ConnectSystem(ctx, bus.Config{URL: url, Credential: system, Logger: a.logger()}); err != nil {
+		watch := to
+		watch.Credential = system
+		watch.Renew = func(context.Context) (bus.Credential, error) { return bus.LoadCredential(flags.system) }
+		if cfg.System, err = bus.ConnectSystem(ctx, watch); err != nil {
 			return err
 		}
 		defer cfg.System.Close()
@@ -72,7 +73,8 @@ func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
 		default:
 		}
 	}
-	conn, err := bus.Connect(ctx, bus.Config{URL: url, Credential: cred, Logger: a.logger(), OnClosed: tell, OnDenied: tell})
+	to.OnClosed, to.OnDenied = tell, tell
+	conn, err := bus.Connect(ctx, to)
 	if err != nil {
 		return err
 	}
@@ -94,30 +96,25 @@ func (a *app) registrar(ctx context.Context, flags registrarFlags) (err error) {
 }
 
 // registrarHub is where a registrar serves, and as who: what the flags name, else the hub of this machine.
-func (a *app) registrarHub(name string) (string, bus.Credential, error) {
-	if url := or(a.url, os.Getenv("SANDBUS_URL")); url != "" {
-		var cred bus.Credential
-		var err error
-		if file := or(a.creds, os.Getenv("SANDBUS_CREDS")); file != "" {
-			cred, err = bus.LoadCredential(file)
-		} else if token := os.Getenv("SANDBUS_TOKEN"); token != "" {
-			cred, err = bus.ParseCredential(token)
-		} else {
-			err = errors.New("credential: there is none, want --creds, SANDBUS_CREDS or SANDBUS_TOKEN")
-		}
-		return url, cred, err
+func (a *app) registrarHub(ctx context.Context, name string) (bus.Config, error) {
+	cfg, err := a.harnessConfig()
+	if err != nil {
+		return bus.Config{}, err
+	}
+	if cfg.URL != "" {
+		return busConfig(ctx, cfg)
 	}
 	dir, err := a.dir()
 	if err != nil {
-		return "", bus.Credential{}, err
+		return bus.Config{}, err
 	}
-	st, minter, found, err := hub.Find(dir)
+	st, issuer, found, err := hub.Find(dir)
 	if err != nil {
-		return "", bus.Credential{}, err
+		return bus.Config{}, err
 	}
 	if !found {
-		return "", bus.Credential{}, fmt.Errorf("no hub: none runs on this machine (looked in %s); name one by --hub", dir)
+		return bus.Config{}, fmt.Errorf("%w (looked in %s); name one by --hub", errNoHub, dir)
 	}
-	cred, err := minter.Issue(bus.Identity{Role: bus.RoleRegistrar, Zone: bus.DefaultZone, Name: name})
-	return st.URL, cred, err
+	cred, err := issuer.Issue(bus.Identity{Role: bus.RoleRegistrar, Zone: bus.DefaultZone, Name: name})
+	return bus.Config{URL: st.URL, Credential: cred, CA: or(cfg.CA, st.CA), ServerName: st.ServerName, Logger: cfg.Logger}, err
 }

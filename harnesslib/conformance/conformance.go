@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -103,8 +104,8 @@ func (t *T) another() transport.Transport {
 }
 
 func (t *T) finish() {
-	for i := len(t.cleanups) - 1; i >= 0; i-- {
-		t.cleanups[i]()
+	for _, clean := range slices.Backward(t.cleanups) {
+		clean()
 	}
 }
 

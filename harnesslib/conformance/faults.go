@@ -114,8 +114,6 @@ func onFiles(change func(f *brokenFiles)) func(transport.Transport) transport.Tr
 	return func(whole transport.Transport) transport.Transport { return &broken{Transport: whole, change: change} }
 }
 
-func intp(n int) *int { return &n }
-
 var resultFaults = []Fault{
 	{"drops NUL bytes", []string{"stdout is bytes"}, onResult(func(_ *transport.Command, r *transport.Result, err error) (*transport.Result, error) {
 		r.Stdout = bytes.ReplaceAll(r.Stdout, []byte{0}, nil)
@@ -131,13 +129,13 @@ var resultFaults = []Fault{
 	})},
 	{"code zero or one", []string{"exit codes"}, onResult(func(_ *transport.Command, r *transport.Result, err error) (*transport.Result, error) {
 		if r.ExitCode != nil {
-			r.ExitCode = intp(min(1, *r.ExitCode))
+			r.ExitCode = new(min(1, *r.ExitCode))
 		}
 		return r, err
 	})},
 	{"a signal is a success", []string{"signals"}, onResult(func(_ *transport.Command, r *transport.Result, err error) (*transport.Result, error) {
 		if r.Signal != "" || (r.ExitCode != nil && *r.ExitCode > 128 && *r.ExitCode < 160) {
-			r.Signal, r.ExitCode = "", intp(0)
+			r.Signal, r.ExitCode = "", new(0)
 		}
 		return r, err
 	})},
@@ -156,7 +154,7 @@ var resultFaults = []Fault{
 	}},
 	{"an exit code behind a timeout", []string{"timeout"}, onResult(func(_ *transport.Command, r *transport.Result, err error) (*transport.Result, error) {
 		if errors.Is(err, harnesslib.ErrTimedOut) {
-			r.ExitCode = intp(124)
+			r.ExitCode = new(124)
 			return r, nil
 		}
 		return r, err
@@ -174,7 +172,7 @@ var resultFaults = []Fault{
 	})},
 	{"a code behind what was cut", []string{"output limit"}, onResult(func(_ *transport.Command, r *transport.Result, err error) (*transport.Result, error) {
 		if r.Truncated {
-			r.ExitCode = intp(0)
+			r.ExitCode = new(0)
 		}
 		return r, err
 	})},

@@ -138,10 +138,10 @@ var fileFaults = []Fault{
 		}
 	})},
 	{"does not follow links", []string{"stat"}, onFiles(func(f *brokenFiles) {
-		f.stat = f.Files.Lstat
+		f.stat = f.Lstat
 	})},
-	{"makes parents unasked", []string{"make directories"}, onFiles(func(f *brokenFiles) { f.mkdir = f.Files.MkdirAll })},
-	{"removes all that there is", []string{"remove"}, onFiles(func(f *brokenFiles) { f.remove = f.Files.RemoveAll })},
+	{"makes parents unasked", []string{"make directories"}, onFiles(func(f *brokenFiles) { f.mkdir = f.MkdirAll })},
+	{"removes all that there is", []string{"remove"}, onFiles(func(f *brokenFiles) { f.remove = f.RemoveAll })},
 	{"renames by a copy", []string{"rename"}, onFiles(func(f *brokenFiles) {
 		f.rename = func(ctx context.Context, oldName, newName string) error {
 			b, err := f.Files.ReadFile(ctx, oldName)
@@ -184,7 +184,7 @@ var fileFaults = []Fault{
 		}
 		f.write = func(ctx context.Context, name string, data []byte, perm fs.FileMode) error {
 			if err := f.Files.WriteFile(ctx, name, data, perm); err != nil && !errors.Is(err, syscall.EISDIR) {
-				return nil //nolint:nilerr // that is the fault
+				return nil
 			}
 			return nil
 		}

@@ -380,7 +380,13 @@ func (o *options) credential(ctx context.Context, local Local) (err error) {
 	case o.token != "":
 		o.cfg.Credential, err = bus.ParseCredential(o.token)
 	case o.credsFile != "":
-		o.cfg.Renew = func(context.Context) (bus.Credential, error) { return bus.LoadCredential(o.credsFile) }
+		o.cfg.Renew = func(context.Context) (cred bus.Credential, err error) {
+			err = proc.AsSelf(func() error { // the file is not for the user that commands run as
+				cred, err = bus.LoadCredential(o.credsFile)
+				return err
+			})
+			return cred, err
+		}
 		o.cfg.Credential, err = o.cfg.Renew(ctx)
 	case len(o.credsCommand) > 0:
 		o.cfg.Renew = bus.CommandCredential(o.credsCommand, runChild)

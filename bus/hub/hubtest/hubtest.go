@@ -68,7 +68,7 @@ func (c *Cluster) spawn(tb testing.TB, cfg nodeConfig) (route string) {
 	tb.Helper()
 	env, err := json.Marshal(cfg)
 	require.NoError(tb, err)
-	cmd := exec.Command(os.Args[0]) //nolint:noctx // it is killed
+	cmd := exec.Command(os.Args[0]) //nolint:noctx,gosec // it is killed; G702: it is this binary
 	cmd.Env = append(os.Environ(), nodeVar+"="+string(env))
 	cmd.Stderr = os.Stderr
 	_, err = cmd.StdinPipe() // its end tells the server that the test is gone

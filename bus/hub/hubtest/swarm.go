@@ -69,14 +69,14 @@ func (c *Cluster) Swarm(tb testing.TB, n int) *Swarm {
 		var now sandbusv1.BeatNow
 		if proto.Unmarshal(m.Data, &now) == nil {
 			for _, b := range s.boxes {
-				b.next(time.Duration(rand.Float64() * float64(now.GetSpreadMs()) * float64(time.Millisecond)))
+				b.next(part(time.Duration(now.GetSpreadMs()) * time.Millisecond))
 			}
 		}
 	})
 	require.NoError(tb, err)
 	for _, b := range s.boxes {
 		s.hello(b)
-		b.next(time.Duration(rand.Float64() * float64(SwarmBeat)))
+		b.next(part(SwarmBeat))
 	}
 	require.NoError(tb, nc.Flush())
 	return s
@@ -86,6 +86,11 @@ func (b *box) next(d time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.timer.Reset(d)
+}
+
+// part is a random part of a time.
+func part(d time.Duration) time.Duration {
+	return time.Duration(rand.Float64() * float64(d)) //nolint:gosec // G404: spreads load, hides nothing
 }
 
 // hello says hello; a lost one is asked for again at the next beat.
@@ -115,7 +120,7 @@ func (s *Swarm) beat(b *box) {
 	if err == nil {
 		_ = s.nc.Publish("hb."+string(bus.DefaultZone)+"."+b.id, payload) // the next one may get through
 	}
-	b.next(time.Duration((0.8 + 0.4*rand.Float64()) * float64(SwarmBeat)))
+	b.next(SwarmBeat*4/5 + part(SwarmBeat*2/5))
 }
 
 // LoseBucket has the hub forget all of presence.

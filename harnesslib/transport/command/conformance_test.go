@@ -40,6 +40,20 @@ func openPerCall(tb testing.TB, cfg command.Config) *command.PerCall {
 	return tr
 }
 
+func opener(cfg command.Config) func(tb testing.TB) transport.Transport {
+	return func(tb testing.TB) transport.Transport {
+		tb.Helper()
+		return open(tb, cfg)
+	}
+}
+
+func perCallOpener(cfg command.Config) func(tb testing.TB) transport.Transport {
+	return func(tb testing.TB) transport.Transport {
+		tb.Helper()
+		return openPerCall(tb, cfg)
+	}
+}
+
 var (
 	declared        = transport.Declaration{FastTier: transport.FastShell, StopMechanism: transport.StopRemoteAbort, Streams: true}
 	declaredPerCall = transport.Declaration{FastTier: transport.FastNone, StopMechanism: transport.StopRemoteAbort, Streams: true}
@@ -48,11 +62,9 @@ var (
 func TestConformance(t *testing.T) {
 	for name, prefix := range shells(t) {
 		cfg := command.Config{Prefix: prefix, PrefixIsShell: true}
-		t.Run(name, func(t *testing.T) {
-			conformance.Run(t, func(tb testing.TB) transport.Transport { return open(tb, cfg) }, declared)
-		})
-		t.Run(name+" per call", func(t *testing.T) {
-			conformance.Run(t, func(tb testing.TB) transport.Transport { return openPerCall(tb, cfg) }, declaredPerCall)
-		})
+		t.Run(name, func(t *testing.T) { conformance.Run(t, opener(cfg), declared) })
 	}
+	t.Run("per call", func(t *testing.T) {
+		conformance.Run(t, perCallOpener(command.Config{Prefix: []string{"sh"}, PrefixIsShell: true}), declaredPerCall)
+	})
 }

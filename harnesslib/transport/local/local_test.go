@@ -22,8 +22,11 @@ func open(tb testing.TB, cfg local.Config) transport.Transport {
 }
 
 func TestConformance(t *testing.T) {
-	conformance.Run(t, func(tb testing.TB) transport.Transport { return open(tb, local.Config{Dir: "/"}) },
-		transport.Declaration{FastTier: transport.FastShell, StopMechanism: transport.StopRemoteAbort, Streams: true})
+	root := func(tb testing.TB) transport.Transport {
+		tb.Helper()
+		return open(tb, local.Config{Dir: "/"})
+	}
+	conformance.Run(t, root, transport.Declaration{FastTier: transport.FastShell, StopMechanism: transport.StopRemoteAbort, Streams: true})
 }
 
 func TestConfig(t *testing.T) {

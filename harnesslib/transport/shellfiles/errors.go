@@ -27,7 +27,7 @@ func (e *fileError) Is(target error) bool {
 }
 
 func errnoError(n syscall.Errno) *fileError {
-	switch n { //nolint:exhaustive // the others speak for themselves
+	switch n {
 	case syscall.ENOENT:
 		return &fileError{errno: n, text: "not found"}
 	case syscall.EEXIST:
@@ -79,10 +79,10 @@ func failure(code int, stderr []byte) error {
 	if n, ok := reasons[strings.ToLower(strings.TrimSpace(reason))]; ok {
 		return errnoError(n)
 	}
-	switch {
-	case code == codeUnsupported:
+	switch code {
+	case codeUnsupported:
 		return &fileError{text: "the sandbox lacks a program that this needs, or it is another one: " + printable(last)}
-	case code == 127:
+	case 127:
 		return &fileError{text: "the sandbox lacks a program that this needs: " + printable(last)}
 	}
 	return &fileError{text: fmt.Sprintf("exit code %d: %s", code, printable(last))}

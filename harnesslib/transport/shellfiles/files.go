@@ -2,14 +2,13 @@ package shellfiles
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"io"
 	"io/fs"
 	"strings"
 	"syscall"
-
-	"crypto/sha256"
 
 	"github.com/sandbus/sandbus/harnesslib"
 	"github.com/sandbus/sandbus/harnesslib/transport"
