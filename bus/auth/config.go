@@ -24,6 +24,10 @@ type ServerConfig struct {
 	WebSocket string
 	// Leaf is host:port for the leaf nodes of sites; empty means none.
 	Leaf string
+	// Cluster is host:port for the other servers of a cluster, and Routes are the others' as host:port, this one's own may
+	// be among them; empty means a server that stands alone. All servers of a cluster take the same Routes.
+	Cluster string
+	Routes  []string
 	// Monitor is host:port of the monitoring pages, which anybody who reaches them can read; empty means none.
 	Monitor string
 	// StoreDir is where JetStream and the account claims are kept; empty means "data" below the server's directory.
@@ -66,8 +70,16 @@ func (c *ServerConfig) Check() error {
 			return fmt.Errorf("path %q: a server's configuration cannot hold quotes, backslashes, line ends and dollars", path)
 		}
 	}
+	if (c.Cluster == "") != (len(c.Routes) == 0) {
+		return errors.New("cluster: want both its address and the routes to the other servers")
+	}
+	for _, r := range c.Routes {
+		if host, port, err := net.SplitHostPort(r); err != nil || host == "" || port == "" || strings.ContainsAny(r, "\"\\\n\r$ ") {
+			return fmt.Errorf("route %q: want HOST:PORT", r)
+		}
+	}
 	for _, l := range []struct{ what, address string }{
-		{"listen", c.Listen}, {"websocket", c.WebSocket}, {"leaf", c.Leaf}, {"monitor", c.Monitor},
+		{"listen", c.Listen}, {"websocket", c.WebSocket}, {"leaf", c.Leaf}, {"cluster", c.Cluster}, {"monitor", c.Monitor},
 	} {
 		if l.address == "" {
 			continue
@@ -152,6 +164,18 @@ jetstream {
   max_mem: {{.MaxMemory}}
   max_file: {{.Cfg.MaxStore}}
 }
+{{- if .Cfg.Cluster}}
+
+cluster {
+  name: "sandbus"
+  listen: "{{.Cfg.Cluster}}"
+{{- if .Cfg.TLSCert}}
+  # Between the servers both sides show their certificates.
+  tls { cert_file: "{{.Cfg.TLSCert}}", key_file: "{{.Cfg.TLSKey}}", timeout: 5 }
+{{- end}}
+  routes: [{{range $i, $r := .Cfg.Routes}}{{if $i}}, {{end}}"nats://{{$r}}"{{end}}]
+}
+{{- end}}
 {{- if .Cfg.WebSocket}}
 
 websocket {

@@ -14,7 +14,7 @@ func newAuthServerConfig(flags *authFlags) *cobra.Command {
 		Long: `server-config prints a file for nats-server: the operator, all accounts, a resolver that keeps newer claims, listeners with
 TLS, JetStream with limits. It holds no secret. Run it by "nats-server -c FILE"; a registrar must run beside it.
 
-For a cluster give each server a --name of its own and append a cluster block.`,
+For a cluster give each server a --name of its own, the same --routes to all of them, and --cluster.`,
 		Example: `  sandbus auth server-config --listen 0.0.0.0:4222 --ws 0.0.0.0:443 --leaf 0.0.0.0:7422 \
     --tls-cert hub.pem --tls-key hub.key --store-dir /data >hub.conf`,
 		Args: cobra.NoArgs,
@@ -34,6 +34,8 @@ For a cluster give each server a --name of its own and append a cluster block.`,
 	f.StringVar(&cfg.Listen, "listen", "127.0.0.1:4222", "`HOST:PORT` for clients")
 	f.StringVar(&cfg.WebSocket, "ws", "", "`HOST:PORT` for clients over WebSocket")
 	f.StringVar(&cfg.Leaf, "leaf", "", "`HOST:PORT` for the leaf nodes of sites")
+	f.StringVar(&cfg.Cluster, "cluster", "", "`HOST:PORT` for the other servers of a cluster")
+	f.StringSliceVar(&cfg.Routes, "routes", nil, "`HOST:PORT` of each server of the cluster, separated by commas")
 	f.StringVar(&cfg.Monitor, "monitor", "", "`HOST:PORT` of the monitoring pages, for everybody who reaches them")
 	f.StringVar(&cfg.StoreDir, "store-dir", "data", "`directory` for JetStream and the account claims")
 	f.StringVar(&cfg.TLSCert, "tls-cert", "", "`file` with the certificate, in PEM form, for all listeners")
