@@ -5,10 +5,10 @@ WORKDIR /src
 COPY . .
 ARG TARGETARCH=amd64
 ARG VERSION=dev
-# Both binaries, in a stage that the two Dockerfiles have alike, so that it is built once. No path of the builder, no time
+# All binaries, in a stage that the two Dockerfiles have alike, so that it is built once. No path of the builder, no time
 # and no state of a checkout is in them: the same source gives the same bytes.
 RUN CGO_ENABLED=0 GOOS=linux GOARCH=${TARGETARCH} GOFLAGS=-buildvcs=false \
-    go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/sandbus ./cmd/workerd
+    go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/sandbus ./cmd/workerd ./loadtest
 
 FROM debian:bookworm-slim
 ARG VERSION=dev
@@ -17,7 +17,7 @@ LABEL org.opencontainers.image.title="sandbus" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}"
 RUN useradd --uid 1000 --create-home --shell /bin/bash sandbus
-COPY --from=build /out/sandbus /usr/local/bin/sandbus
+COPY --from=build /out/sandbus /out/loadtest /usr/local/bin/
 USER 1000:1000
 WORKDIR /home/sandbus
 ENTRYPOINT ["sandbus"]

@@ -54,15 +54,15 @@ if ! has $busybox; then
 fi
 
 golang=golang:1.26-bookworm
-# The modules are in the image: what go.sum has now.
-mods=$(sha256sum go.sum | cut -c1-16)
+# The modules are in the image: what go.sum has now, for the packages below.
+mods=$(cat go.sum deploy/docker/seed-base-images.sh | sha256sum | cut -c1-16)
 if ! has $golang || [ "$(docker image inspect -f '{{index .Config.Labels "org.sandbus.modules"}}' $golang)" != "$mods" ]; then
 	g="$work/golang"
 	mkdir -p "$g/usr/local" "$g/go"
 	cp -a "$(go env GOROOT)" "$g/usr/local/go"
 	for arch in amd64 arm64; do
 		GOMODCACHE="$g/go/pkg/mod" GOFLAGS=-modcacherw GOPROXY="file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)" GONOSUMDB='*' \
-			GOARCH=$arch CGO_ENABLED=0 go list -deps ./cmd/... >/dev/null
+			GOARCH=$arch CGO_ENABLED=0 go list -deps ./cmd/... ./loadtest >/dev/null
 	done
 	find "$g/go/pkg/mod/cache/download" -name '*.zip' -delete # unpacked beside it
 	tar -C "$g" --numeric-owner --owner 0 --group 0 -c . >"$work/golang.tar"
@@ -74,14 +74,17 @@ if ! has $golang || [ "$(docker image inspect -f '{{index .Config.Labels "org.sa
 	say $golang
 fi
 
-# The version is that of the server that the tests embed.
-nats=nats:$(go list -m -f '{{.Version}}' github.com/nats-io/nats-server/v2 | sed 's/^v//; s/\.[0-9]*$//')
+# The version is that of the server that the tests embed. The alpine variant, as the official one, has a shell and wget.
+nats=nats:$(go list -m -f '{{.Version}}' github.com/nats-io/nats-server/v2 | sed 's/^v//; s/\.[0-9]*$//')-alpine
 if ! has "$nats"; then
 	n="$work/nats"
-	mkdir -p "$n/data" "$n/tmp" "$n/etc/ssl/certs"
-	chmod 1777 "$n/tmp"
-	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$n/nats-server" github.com/nats-io/nats-server/v2
-	tar -C "$n" --numeric-owner --owner 0 --group 0 -c . | import "$nats" 'EXPOSE 4222 6222 8222' 'ENTRYPOINT ["/nats-server"]' 'CMD ["--config", "nats-server.conf"]'
+	mkdir -p "$n/usr/local/bin"
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$n/usr/local/bin/nats-server" github.com/nats-io/nats-server/v2
+	tar -C "$n" --numeric-owner --owner 0 --group 0 -cf "$work/nats.tar" .
+	printf 'FROM %s\nADD nats.tar /\nLABEL org.sandbus.seeded=true\nEXPOSE 4222 6222 8222\nENTRYPOINT ["nats-server"]\nCMD ["--config", "/etc/nats/nats-server.conf"]\n' \
+		$busybox >"$work/nats.Dockerfile"
+	tar -C "$work" -c nats.Dockerfile nats.tar | DOCKER_BUILDKIT=0 docker build -q -f nats.Dockerfile -t "$nats" - >/dev/null
+	say "$nats"
 fi
 
 prometheus=prom/prometheus:latest

@@ -7,10 +7,10 @@ WORKDIR /src
 COPY . .
 ARG TARGETARCH=amd64
 ARG VERSION=dev
-# Both binaries, in a stage that the two Dockerfiles have alike, so that it is built once. No path of the builder, no time
+# All binaries, in a stage that the two Dockerfiles have alike, so that it is built once. No path of the builder, no time
 # and no state of a checkout is in them: the same source gives the same bytes.
 RUN CGO_ENABLED=0 GOOS=linux GOARCH=${TARGETARCH} GOFLAGS=-buildvcs=false \
-    go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/sandbus ./cmd/workerd
+    go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /out/ ./cmd/sandbus ./cmd/workerd ./loadtest
 
 FROM scratch
 ARG VERSION=dev
