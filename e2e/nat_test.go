@@ -27,7 +27,7 @@ func TestNAT(t *testing.T) {
 	testenv.Tool(t, "iptables")
 	n := newNAT(t)
 	dir, bin := t.TempDir(), t.TempDir()
-	build := run(t.Context(), t, []string{"CGO_ENABLED=0", "GOFLAGS=-buildvcs=false"}, "go", "build", "-o", bin, "./cmd/sandbus", "./cmd/workerd")
+	build := run(t.Context(), t, []string{"GOFLAGS=-buildvcs=false"}, "go", "build", "-o", bin, "./cmd/sandbus", "./cmd/workerd")
 	require.Zero(t, build.code, build.stderr)
 	sandbus := filepath.Join(bin, "sandbus")
 	cert, key, ca := bustest.Certificate(t, natHub)
