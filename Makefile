@@ -2,7 +2,7 @@ TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: all build test check lint vuln generate generated fuzz bench tidy
+.PHONY: all build test check lint vuln generate generated fuzz bench tidy images seed e2e
 
 all: build
 
@@ -55,3 +55,23 @@ fuzz: ## each fuzz test for FUZZTIME
 
 bench: ## the ratios of this machine, three processes on loopback
 	go test -run '^$$$$' -bench . -benchtime 1x -timeout 30m ./bench
+
+# The images build on those of a registry; where none can be reached, seed makes these, and keeps those that it made fresh.
+DOCKER_BUILDKIT ?= $(shell docker buildx version >/dev/null 2>&1 && echo 1 || echo 0)
+DOCKER_BUILD = DOCKER_BUILDKIT=$(DOCKER_BUILDKIT) docker build -q --build-arg VERSION=$(VERSION)
+SEEDED = docker image inspect -f '{{index .Config.Labels "org.sandbus.seeded"}}'
+images: ## the container images, for this machine's engine
+	@case "$$($(SEEDED) golang:1.26-bookworm 2>/dev/null || echo absent)" in \
+	*absent) docker pull -q golang:1.26-bookworm 2>/dev/null || $(MAKE) --no-print-directory seed ;; \
+	true) $(MAKE) --no-print-directory seed ;; \
+	esac
+	$(DOCKER_BUILD) -f deploy/docker/sandbus.Dockerfile -t sandbus/sandbus:latest .
+	$(DOCKER_BUILD) -f deploy/docker/workerd.Dockerfile -t sandbus/workerd:latest .
+	$(DOCKER_BUILD) -f deploy/docker/sandbox.Dockerfile -t sandbus/sandbox:latest deploy
+
+seed: ## base images from Debian packages and the Go toolchain here, where no image registry can be reached
+	deploy/docker/seed-base-images.sh
+
+e2e: images ## the deployments on a Docker engine, which takes minutes
+	SANDBUS_E2E=1 go test ./e2e -count=1 -timeout 20m -v
+	cd deploy/k8s/check && go test ./...

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"text/template"
@@ -28,17 +29,25 @@ type ServerConfig struct {
 	// be among them; empty means a server that stands alone. All servers of a cluster take the same Routes.
 	Cluster string
 	Routes  []string
+	// ClusterSecret is what the servers of a cluster show one another: without TLS, whoever reaches the address and has it
+	// speaks for everybody. 16 to 128 letters and digits; empty means none, and with it the configuration holds a secret.
+	ClusterSecret string
 	// Monitor is host:port of the monitoring pages, which anybody who reaches them can read; empty means none.
 	Monitor string
 	// StoreDir is where JetStream and the account claims are kept; empty means "data" below the server's directory.
 	StoreDir string
 	// TLSCert and TLSKey are PEM files, for all listeners.
 	TLSCert, TLSKey string
+	// CA is a PEM file with the authorities to trust for the certificates of a cluster's other servers; empty means the
+	// system's.
+	CA string
 	// InsecureNoTLS permits listeners off loopback without TLS, where something else protects the network.
 	InsecureNoTLS bool
 	// MaxStore bounds what JetStream keeps on disk, in bytes; zero means 1 GiB.
 	MaxStore int64
 }
+
+var secretShape = regexp.MustCompile(`^[A-Za-z0-9]{16,128}$`)
 
 // MaxMemory is what JetStream may hold in memory at a hub, in bytes.
 const MaxMemory = 512 << 20
@@ -65,13 +74,16 @@ func (c *ServerConfig) Check() error {
 	if (c.TLSCert == "") != (c.TLSKey == "") {
 		return errors.New("TLS: want both a certificate and its key")
 	}
-	for _, path := range []string{c.TLSCert, c.TLSKey, c.StoreDir} {
-		if strings.ContainsAny(path, "\"\\\n\r$") {
-			return fmt.Errorf("path %q: a server's configuration cannot hold quotes, backslashes, line ends and dollars", path)
+	for _, path := range []string{c.TLSCert, c.TLSKey, c.CA, c.StoreDir} {
+		if err := checkPath(path); err != nil {
+			return err
 		}
 	}
 	if (c.Cluster == "") != (len(c.Routes) == 0) {
 		return errors.New("cluster: want both its address and the routes to the other servers")
+	}
+	if c.ClusterSecret != "" && (c.Cluster == "" || !secretShape.MatchString(c.ClusterSecret)) {
+		return errors.New("cluster secret: want 16 to 128 letters and digits, for a cluster")
 	}
 	for _, r := range c.Routes {
 		if host, port, err := net.SplitHostPort(r); err != nil || host == "" || port == "" || strings.ContainsAny(r, "\"\\\n\r$ ") {
@@ -115,31 +127,58 @@ func CheckListen(what, address string) (loopback bool, err error) {
 	return ip.IsLoopback(), nil
 }
 
+// checkPath refuses what a configuration's string cannot hold.
+func checkPath(path string) error {
+	if strings.ContainsAny(path, "\"\\\n\r$") {
+		return fmt.Errorf("path %q: a server's configuration cannot hold quotes, backslashes, line ends and dollars", path)
+	}
+	return nil
+}
+
 // preload is an account in the configuration.
 type preload struct{ Tenant, Key, Claims string }
 
-// WriteServerConfig writes a configuration file for a nats-server. It holds no secret: claims are signed and public.
+// WriteServerConfig writes a configuration file for a nats-server. It holds no secret but cfg.ClusterSecret: claims are
+// signed and public.
 func (k *Keys) WriteServerConfig(w io.Writer, cfg ServerConfig) error {
 	if err := cfg.Check(); err != nil {
 		return err
 	}
-	tenants, err := k.Tenants()
+	data, err := k.accountsData(cfg)
 	if err != nil {
 		return err
 	}
+	return serverConfig.Execute(w, data)
+}
+
+// accountsData is what the templates of a hub's configuration are filled with.
+func (k *Keys) accountsData(cfg ServerConfig) (map[string]any, error) {
+	tenants, err := k.Tenants()
+	if err != nil {
+		return nil, err
+	}
+	accounts, err := k.preloads(tenants)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{
+		"Cfg": cfg, "Mark": bus.OperatorMark(k.Operator()), "Operator": k.operatorText, "System": k.operator.SystemAccount,
+		"Accounts": accounts, "JetStream": filepath.Join(cfg.StoreDir, "jetstream"), "JWT": filepath.Join(cfg.StoreDir, "jwt"),
+		"MaxPayload": maxPayload, "MaxMemory": MaxMemory,
+	}, nil
+}
+
+// preloads are the system's account and those of tenants.
+func (k *Keys) preloads(tenants []string) ([]preload, error) {
 	var accounts []preload
 	for _, t := range append([]string{systemTenant}, tenants...) {
 		claims, text, err := k.account(t)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		accounts = append(accounts, preload{t, claims.Subject, text})
 	}
-	return serverConfig.Execute(w, map[string]any{
-		"Cfg": cfg, "Mark": bus.OperatorMark(k.Operator()), "Operator": k.operatorText, "System": k.operator.SystemAccount,
-		"Accounts": accounts, "JetStream": filepath.Join(cfg.StoreDir, "jetstream"), "JWT": filepath.Join(cfg.StoreDir, "jwt"),
-		"MaxPayload": maxPayload, "MaxMemory": MaxMemory,
-	})
+	return accounts, nil
 }
 
 var serverConfig = template.Must(template.New("server").Parse(`# A hub of sandbus, made by "sandbus auth server-config". Made anew it may replace this file at any time: claims that the
@@ -170,10 +209,13 @@ cluster {
   name: "sandbus"
   listen: "{{.Cfg.Cluster}}"
 {{- if .Cfg.TLSCert}}
-  # Between the servers both sides show their certificates.
-  tls { cert_file: "{{.Cfg.TLSCert}}", key_file: "{{.Cfg.TLSKey}}", timeout: 5 }
+  # Between the servers both sides show their certificates, which must be for servers and for clients.
+  tls { cert_file: "{{.Cfg.TLSCert}}", key_file: "{{.Cfg.TLSKey}}"{{with .Cfg.CA}}, ca_file: "{{.}}"{{end}}, timeout: 5 }
 {{- end}}
-  routes: [{{range $i, $r := .Cfg.Routes}}{{if $i}}, {{end}}"nats://{{$r}}"{{end}}]
+{{- if .Cfg.ClusterSecret}}
+  authorization { user: "hub", password: "{{.Cfg.ClusterSecret}}", timeout: 5 }
+{{- end}}
+  routes: [{{range $i, $r := .Cfg.Routes}}{{if $i}}, {{end}}"nats://{{with $.Cfg.ClusterSecret}}hub:{{.}}@{{end}}{{$r}}"{{end}}]
 }
 {{- end}}
 {{- if .Cfg.WebSocket}}
@@ -201,7 +243,7 @@ leafnodes {
 }
 {{- end}}
 
-operator: "{{.Operator}}"
+{{block "accounts" .}}operator: "{{.Operator}}"
 system_account: "{{.System}}"
 resolver { type: full, dir: "{{.JWT}}", allow_delete: true, interval: "2m" }
 resolver_preload {
@@ -210,4 +252,4 @@ resolver_preload {
   {{.Key}}: "{{.Claims}}"
 {{- end}}
 }
-`))
+{{end}}`))

@@ -42,7 +42,7 @@ revoke.`,
 	f.StringVar(&flags.tenant, "tenant", auth.DefaultTenant, "the tenant, which has an account of its own")
 	c.AddCommand(
 		newAuthInit(flags), newAuthIssue(flags), newAuthRevoke(flags), newAuthPush(flags), newAuthList(flags), newAuthShow(flags),
-		newAuthServerConfig(flags),
+		newAuthServerConfig(flags), newAuthSiteConfig(flags),
 	)
 	return c
 }

@@ -232,6 +232,9 @@ func (o *options) labels(v string) error {
 // Run runs a worker until ctx ends and returns its exit status: 0, 1 for a failure, 2 for a wrong setting. args are
 // the flags; getenv looks a variable up; local may be nil.
 func Run(ctx context.Context, name string, args []string, getenv func(string) string, stdout, stderr io.Writer, local Local, version string) int {
+	if len(args) > 0 && args[0] == "install" {
+		return install(name, args[1:], stdout, stderr)
+	}
 	o := &options{zone: bus.DefaultZone}
 	settings := o.settings()
 	fs := flag.NewFlagSet(name, flag.ContinueOnError)
@@ -372,6 +375,7 @@ func usage(w io.Writer, name string, settings []*setting) {
 	_, _ = fmt.Fprintf(w, `%[1]s serves one sandbox: it dials out to the hub and runs what harnesses ask for.
 
 Usage: %[1]s [flags]
+       %[1]s install DIR      copy this binary into DIR, for images that lack it
 
 Each flag can be set by the environment variable beside it instead.
 
