@@ -224,5 +224,9 @@ func judge(cred Credential, info serverInfo) error {
 	case mark[1] != d.Operator:
 		return fmt.Errorf("%w: operator %s issued it, the hub trusts %s", ErrForeign, d.Operator, mark[1])
 	}
+	if !d.Expires.IsZero() { // by our clock it is not over: that was looked at before
+		return fmt.Errorf("%w (or the hub does not have its account's newest state: sandbus auth push; or the hub's clock is ahead of ours, "+
+			"%s, and past the credential's end, %s)", ErrRevoked, time.Now().UTC().Format(time.RFC3339), d.Expires.UTC().Format(time.RFC3339))
+	}
 	return fmt.Errorf("%w (or the hub does not have its account's newest state: sandbus auth push)", ErrRevoked)
 }

@@ -34,6 +34,9 @@ func TestRefusalsSayWhich(t *testing.T) {
 	revoked := o.Issue(t, sandbox("box1"), 0)
 	d, _ := revoked.Details()
 	require.NoError(t, o.Keys.Revoke(t.Context(), o.Admin(t), auth.DefaultTenant, d.Key))
+	ends := o.Issue(t, sandbox("box1"), time.Hour)
+	d, _ = ends.Details()
+	require.NoError(t, o.Keys.Revoke(t.Context(), o.Admin(t), auth.DefaultTenant, d.Key))
 	expired := o.Issue(t, sandbox("box1"), time.Second)
 	<-time.After(time.Until(expired.Expires().Add(time.Second)))
 	for name, c := range map[string]struct {
@@ -46,6 +49,7 @@ func TestRefusalsSayWhich(t *testing.T) {
 		"another operator's, over ws":  {o.WebSocketURL(), foreign, bus.ErrRefused, "revoked, or the hub does not trust its issuer"},
 		"a token at an operator's hub": {o.URL(), token, bus.ErrForeign, "wants an operator's credential"},
 		"revoked":                      {o.URL(), revoked, bus.ErrRevoked, "revoked"},
+		"revoked, with an end":         {o.URL(), ends, bus.ErrRevoked, "the hub's clock is ahead of ours"},
 		"expired":                      {o.URL(), expired, bus.ErrExpired, expired.Expires().UTC().Format(time.RFC3339)},
 		"expired, over ws":             {o.WebSocketURL(), expired, bus.ErrExpired, "expired"},
 		"an operator's at an embedded": {embedded.URL(), foreign, bus.ErrForeign, "only tokens of its own"},
