@@ -35,6 +35,7 @@ type line struct {
 	pid     int    // of the far shell
 	started string // when it was, in the far kernel's ticks; "0" when that is not known
 	bash    bool
+	noise   answer          // what came on the standard error while only the output was waited for
 	defined map[string]bool // functions that the far shell has
 	pumps   sync.WaitGroup
 	once    sync.Once
@@ -212,10 +213,9 @@ func (a *answer) there() bool {
 // await collects until both answers are there; errOut nil means that the standard error is not waited for.
 func (l *line) await(ctx context.Context, cfg *Config, out, errOut *answer) error {
 	outC, errC, exited := l.out.pieces, l.errOut.pieces, l.exited
-	var noise answer
 	toErr := errOut
 	if toErr == nil {
-		toErr = &noise
+		toErr = &l.noise
 	}
 	var hangup <-chan time.Time
 	for !out.there() || (errOut != nil && !errOut.there()) {

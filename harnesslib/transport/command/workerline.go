@@ -33,7 +33,7 @@ type workerLine struct {
 
 // openWorker starts a process of the prefix whose shell makes way for the worker. Errors: errNotThere, errNoWorker of
 // one that does not run there, ErrUnreachable, the context's cause.
-func openWorker(ctx context.Context, cfg *Config, path string, log *slog.Logger) (w *workerLine, err error) {
+func openWorker(ctx context.Context, cfg *Config, path string, log *slog.Logger) (_ *workerLine, err error) {
 	argv, _ := cfg.argv()
 	l, err := startLine(cfg, argv)
 	if err != nil {
@@ -65,7 +65,7 @@ func openWorker(ctx context.Context, cfg *Config, path string, log *slog.Logger)
 	if bytes.HasPrefix(rest, []byte("\r")) {
 		return nil, fmt.Errorf("%w: %s gives its command a terminal, which changes bytes: leave out its option for one (-t)", transport.ErrUnreachable, cfg.Prefix[0])
 	}
-	w = &workerLine{line: l}
+	w := &workerLine{line: l, log: lastWords{b: l.noise.got, over: make(chan struct{})}}
 	l.pumps.Go(func() { w.log.take(l.errOut.pieces) })
 	in := &workerOutput{line: l, rest: rest[1:]}
 	greeting, err := in.greeting(ctx)
@@ -85,11 +85,15 @@ func (w *workerLine) notStarted(ctx context.Context, path string, err error) err
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	select {
-	case <-w.line.exited:
+	select { // the end of its log says why, and comes with its own
+	case <-w.log.over:
 	case <-time.After(leaveLimit):
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+	select {
+	case <-w.line.exited:
+	case <-time.After(leaveLimit):
 	}
 	return fmt.Errorf("%w: %s does not serve (%w): %s: %s", errNoWorker, path, err, w.state(), w.log.String())
 }
@@ -175,6 +179,8 @@ func (o *workerOutput) greeting(ctx context.Context) (string, error) {
 
 // lastWords keeps the end of a worker's log, for an error.
 type lastWords struct {
+	over chan struct{} // closed when there is no more
+
 	mu sync.Mutex // guards the field below
 	b  []byte
 }
@@ -183,6 +189,7 @@ type lastWords struct {
 const keptLog = 2 << 10
 
 func (l *lastWords) take(pieces <-chan []byte) {
+	defer close(l.over)
 	for b := range pieces {
 		l.mu.Lock()
 		l.b = append(l.b, b...)
