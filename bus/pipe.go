@@ -66,7 +66,7 @@ func NewPipe(cfg PipeConfig, r io.ReadCloser, w io.WriteCloser) *Conn {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	c := &Conn{
-		id: cfg.Identity, log: cfg.Logger, url: "pipe", endLife: func(error) {},
+		id: cfg.Identity, log: cfg.Logger, meter: new(Meter), url: "pipe", endLife: func(error) {},
 		closed: make(chan struct{}), connected: make(chan struct{}), again: map[any]func(){},
 	}
 	close(c.connected)

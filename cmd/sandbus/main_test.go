@@ -84,7 +84,9 @@ func TestScripts(t *testing.T) {
 				go func() { ended <- w.Run(ctx) }()
 				ts.Defer(func() {
 					cancel(errors.New("the script is over"))
-					_ = <-ended // the gateway may have ended before
+					if err := <-ended; err != nil {
+						ts.Logf("attached worker: %v", err) // the gateway may have ended before
+					}
 				})
 			},
 			// token writes a credential to a file as the shell's > would: token FILE ROLE ID
