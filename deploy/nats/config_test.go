@@ -201,10 +201,12 @@ func TestServers(t *testing.T) {
 		require.NoError(t, err)
 		_, leaf, _ = strings.Cut(leaf, "://")
 		_, ws, _ := strings.Cut(h.WebSocketURL(), "://")
-		for i, f := range sites {
+		for _, f := range sites { // one after the other: a site is one server by its name
 			s := a.start(t, f, "hub:7422", leaf, "hub:8080", ws, "hub:443", ws)
-			require.Eventually(t, func() bool { return s.Leafs() == 1 && h.Leafs() == i+1 }, patience, 10*time.Millisecond, f)
+			require.Eventually(t, func() bool { return s.Leafs() == 1 && h.Leafs() == 1 }, patience, 10*time.Millisecond, f)
 			a.connect(t, s.URL(), false)
+			s.Stop()
+			require.Eventually(t, func() bool { return h.Leafs() == 0 }, patience, 10*time.Millisecond, f)
 		}
 	}
 }
