@@ -148,7 +148,7 @@ func TestCompose(t *testing.T) {
 		d.work(t, "--sandbox", box)
 	}
 	t.Run("nothing is published", func(t *testing.T) {
-		for _, id := range strings.Fields(p.compose(t, "ps", "-q")) {
+		for id := range strings.FieldsSeq(p.compose(t, "ps", "-q")) {
 			require.Empty(t, must(t, "docker", "port", id))
 		}
 	})
