@@ -2,7 +2,7 @@ TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: all build test check lint vuln generate generated fuzz bench tidy
+.PHONY: all build test check lint vuln generate generated fuzz bench tidy faults faults-ci soak
 
 all: build
 
@@ -55,3 +55,15 @@ fuzz: ## each fuzz test for FUZZTIME
 
 bench: ## the ratios of this machine, three processes on loopback
 	go test -run '^$$$$' -bench . -benchtime 1x -timeout 30m ./bench
+
+# AT_ONCE runs beside one another: they mostly wait.
+AT_ONCE ?= 10
+faults: ## breaks everything, twenty ways of each: minutes, as root for some; see e2e/faults
+	go test ./e2e/faults -run 'TestFaults|TestTheCheckIsMade' -seeds 20 -at-once $(AT_ONCE) -timeout 60m -v | { grep -v '^=== ' || true; }
+
+faults-ci: ## the same, one of each
+	go test ./e2e/faults -run 'TestFaults|TestTheCheckIsMade' -seeds 1 -at-once $(AT_ONCE) -timeout 15m -v | { grep -v '^=== ' || true; }
+
+SOAK ?= 1h
+soak: ## works like agents for SOAK while things break; memory and descriptors must stay flat
+	go test ./e2e/faults -run TestSoak -soak $(SOAK) -timeout 3h -v
