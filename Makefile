@@ -2,7 +2,7 @@ TOOL := go tool -modfile=$(CURDIR)/tools/go.mod
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: all build test check lint vuln generate generated fuzz bench tidy images seed e2e
+.PHONY: all build test check lint vuln generate generated fuzz bench tidy images seed e2e faults faults-ci soak
 
 all: build
 
@@ -75,3 +75,15 @@ seed: ## base images from Debian packages and the Go toolchain here, where no im
 e2e: images ## the deployments on a Docker engine, which takes minutes
 	SANDBUS_E2E=1 go test ./e2e -count=1 -timeout 20m -v
 	cd deploy/k8s/check && go test ./...
+
+# AT_ONCE runs beside one another: they mostly wait.
+AT_ONCE ?= 10
+faults: ## breaks everything, twenty ways of each: minutes, as root for some; see e2e/faults
+	go test ./e2e/faults -run 'TestFaults|TestTheCheckIsMade' -seeds 20 -at-once $(AT_ONCE) -timeout 60m -v
+
+faults-ci: ## the same, one of each
+	go test ./e2e/faults -run 'TestFaults|TestTheCheckIsMade' -seeds 1 -at-once $(AT_ONCE) -timeout 15m -v
+
+SOAK ?= 1h
+soak: ## works like agents for SOAK while things break; memory and descriptors must stay flat
+	go test ./e2e/faults -run TestSoak -soak $(SOAK) -timeout 3h -v

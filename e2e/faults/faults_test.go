@@ -34,11 +34,7 @@ func TestFaults(t *testing.T) {
 	if *seeds == 0 {
 		t.Skip("it takes minutes: asked for by -seeds N, as make faults does")
 	}
-	t.Cleanup(func() {
-		if previous.path != "" {
-			require.NoError(t, os.RemoveAll(filepath.Dir(previous.path)))
-		}
-	})
+	t.Cleanup(func() { require.NoError(t, previous.remove()) })
 	var mu sync.Mutex
 	reports := map[string]*report{}
 	t.Run("all", func(t *testing.T) {
@@ -120,6 +116,7 @@ func once(t *testing.T, name string, sp spec) (r *report, wrong []string) {
 	require.NoError(t, err)
 	truth, err := w.truth(events)
 	require.NoError(t, err)
+	w.close()
 	wrong = append(wrong, history.Check(events, truth)...)
 	r = newReport(events)
 	r.took, r.violations = time.Since(begin), len(wrong)
@@ -278,6 +275,7 @@ func TestTheCheckIsMade(t *testing.T) {
 	require.NoError(t, err)
 	truth, err := w.truth(events)
 	require.NoError(t, err)
+	w.close()
 	require.Equal(t, []string{"left behind: file " + filepath.Join(w.tmp, "left")}, history.Check(events, truth))
 	require.NotEmpty(t, truth.Ran)
 	for op := range truth.Ran {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -32,22 +31,9 @@ func init() {
 		faults: func(ctx context.Context, w *world) error { return errors.Join(pause(ctx, 3*time.Second), w.mended(ctx)) },
 	}
 	scenarios["descriptors-exhausted"] = scenario{faults: descriptorsExhausted}
-	scenarios["processes-exhausted"] = scenario{
-		need: needRoot,
-		shape: shape{
-			open: true, harness: func(_ int, s *spec) { s.NoNaps = true },
-			// A user of its own: the bound counts all processes that a user has on the machine.
-			prepare: func(w *world) error {
-				uid := 60_000 + rand.IntN(5000)
-				w.workerEnv = append(w.workerEnv, fmt.Sprintf("SANDBUS_RUN_AS=%d:%d", uid, uid), fmt.Sprintf("SANDBUS_MAX_PROCS=%d", maxProcs))
-				return nil
-			},
-		},
-		faults: processesExhausted,
-	}
 	scenarios["rolling-upgrade"] = scenario{
-		need:   previousWorker,
-		shape:  shape{worker: func(*world) string { return previous.path }},
+		need:   needPrevious,
+		shape:  shape{worker: func(*world) string { return previous.path() }},
 		faults: upgraded,
 	}
 }
@@ -109,70 +95,49 @@ func descriptorsExhausted(ctx context.Context, w *world) error {
 	})
 }
 
-// maxProcs is how many processes the commands of all sandboxes of a world may be.
-const maxProcs = 60
-
-// processesExhausted has a command take all processes that its user may have.
-func processesExhausted(ctx context.Context, w *world) error {
-	h, err := w.connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer h.Close()
-	sb, err := h.Sandbox(box(0))
-	if err != nil {
-		return err
-	}
-	return w.repeat(ctx, func() error {
-		w.note("processes exhausted")
-		c := sb.Command("sh", "-c", fmt.Sprintf("for i in $(seq %d); do sleep 300 & done; sleep 300", 2*maxProcs))
-		c.Timeout = 3 * time.Second
-		err := c.Run(ctx) // ended by its clock, or by its failing to fork: both are meant
-		if r, _, known := resultOf(err); !known || r == history.Lost {
-			return err
-		}
-		return nil
-	})
-}
-
-// previous is the worker of the commit before this one.
-var previous struct {
+// built is a static worker that is built once for all runs.
+type built struct {
 	once sync.Once
-	path string
+	dir  string
 	err  error
 }
 
-// previousWorker builds it, once for all runs.
-func previousWorker(tb testing.TB) {
-	tb.Helper()
-	git := testenv.Tool(tb, "git")
-	previous.once.Do(func() {
-		dir, err := os.MkdirTemp("", "faults-previous-")
-		if err != nil {
-			previous.err = err
+// previous is the worker of the commit before this one.
+var previous built
+
+func (b *built) path() string { return filepath.Join(b.dir, "workerd") }
+
+// remove deletes what was built.
+func (b *built) remove() error {
+	if b.dir == "" {
+		return nil
+	}
+	return os.RemoveAll(b.dir)
+}
+
+// build runs a shell script that makes the worker in $1; its sources may be below.
+func (b *built) build(script string) error {
+	b.once.Do(func() {
+		if b.dir, b.err = os.MkdirTemp("", "faults-worker-"); b.err != nil {
 			return
 		}
-		previous.path = filepath.Join(dir, "workerd")
-		script := `set -e
-cd "$(` + git + ` rev-parse --show-toplevel)"
-` + git + ` archive HEAD^ | tar -x -C "$1"
-cd "$1"
-CGO_ENABLED=0 go build -buildvcs=false -trimpath -o "$2" ./cmd/workerd`
-		src := filepath.Join(dir, "src")
-		err = os.Mkdir(src, 0o700)
-		if err == nil {
-			var out []byte
-			out, err = exec.Command("sh", "-c", script, "sh", src, previous.path).CombinedOutput() //nolint:noctx,gosec // built of constants
-			if err != nil {
-				err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(out)))
-			}
+		out, err := exec.Command("sh", "-c", "set -e\n"+script+"\nCGO_ENABLED=0 go build -buildvcs=false -trimpath -o \"$1/workerd\" ./cmd/workerd", "sh", b.dir).CombinedOutput() //nolint:noctx,gosec // of constants
+		if err != nil {
+			b.err = fmt.Errorf("build a worker: %w: %s", err, strings.TrimSpace(string(out)))
 		}
-		previous.err = errors.Join(err, os.RemoveAll(src))
 	})
-	if previous.err != nil {
-		tb.Logf("the commit before this one: %v", previous.err)
+	return b.err
+}
+
+// needPrevious builds the worker of the commit before this one, or skips.
+func needPrevious(tb testing.TB) {
+	tb.Helper()
+	testenv.Tool(tb, "git")
+	err := previous.build(`cd "$(git rev-parse --show-toplevel)"; mkdir "$1/src"; git archive HEAD^ | tar -x -C "$1/src"; cd "$1/src"`)
+	if err != nil {
+		tb.Log(err)
 	}
-	testenv.Need(tb, "a previous commit", previous.err == nil)
+	testenv.Need(tb, "a previous commit", err == nil)
 }
 
 // upgraded replaces the workers of the previous commit, one after the other, in good order.

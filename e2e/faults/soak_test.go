@@ -48,6 +48,7 @@ func TestSoak(t *testing.T) {
 	require.NoError(t, err)
 	truth, err := w.truth(events)
 	require.NoError(t, err)
+	w.close()
 	wrong = append(wrong, history.Check(events, truth)...)
 	r := newReport(events)
 	if len(wrong) > 0 {

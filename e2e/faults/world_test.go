@@ -30,7 +30,6 @@ type shape struct {
 	prepare   func(w *world) error         // before the workers start; nil means nothing
 	life      time.Duration                // of the workers' and harnesses' credentials; zero means without end
 	worker    func(w *world) (path string) // the binary of the workers; nil means this one
-	open      bool                         // other users may write into the sandboxes
 }
 
 // world is a hub with all that belongs to it, in processes of their own.
@@ -85,22 +84,12 @@ func newWorld(dir string, sh shape, sp spec) (*world, error) {
 		return nil, err
 	}
 	w.rec = history.NewRecorder("driver", w.file)
-	dirMode, fileMode := os.FileMode(0o755), os.FileMode(0o644)
-	if w.open {
-		dirMode, fileMode = 0o777, 0o666
-	}
-	if err := os.Chmod(dir, 0o755); err != nil { //nolint:gosec // commands of other users have their directory in it
-		return nil, err
-	}
-	make := func(path string) error { // Mkdir is subject to the umask
-		return errors.Join(os.Mkdir(path, 0o755), os.Chmod(path, dirMode))
-	}
-	if err := make(w.tmp); err != nil {
+	if err := os.Mkdir(w.tmp, 0o700); err != nil {
 		return nil, err
 	}
 	for i := range w.boxes {
-		err := errors.Join(make(w.sandbox(i)), os.WriteFile(w.journal(i), nil, fileMode), os.Chmod(w.journal(i), fileMode),
-			os.WriteFile(filepath.Join(w.sandbox(i), readFile), contentOf(box(i), readLines), 0o644)) //nolint:gosec // to be read by commands
+		err := errors.Join(os.Mkdir(w.sandbox(i), 0o700), os.WriteFile(w.journal(i), nil, 0o600),
+			os.WriteFile(filepath.Join(w.sandbox(i), readFile), contentOf(box(i), readLines), 0o600))
 		if err != nil {
 			return nil, err
 		}
@@ -399,7 +388,7 @@ func (w *world) died(side string) {
 	w.rec.Add(history.Event{Kind: history.Died, Detail: side})
 }
 
-// down ends all processes that are left, and the links.
+// down ends all processes that are left, and the links. The files stay.
 func (w *world) down() error {
 	w.mu.Lock()
 	all := w.all
@@ -417,9 +406,12 @@ func (w *world) down() error {
 		}
 	}
 	w.wg.Wait()
-	var errs []error
+	return errors.Join(w.rec.Err(), w.file.Close())
+}
+
+// close undoes what prepare has done; the files of the sandboxes may be gone then.
+func (w *world) close() {
 	for i := len(w.undo) - 1; i >= 0; i-- {
 		w.undo[i]()
 	}
-	return errors.Join(append(errs, w.rec.Err(), w.file.Close())...)
 }
