@@ -27,8 +27,10 @@ func init() {
 		faults: fillDisk,
 	}
 	scenarios["memory-pressure"] = scenario{
-		shape:  shape{harness: func(_ int, s *spec) { s.Hogs = 3 }},
-		faults: func(ctx context.Context, w *world) error { return errors.Join(pause(ctx, 3*time.Second), w.mended(ctx)) },
+		shape: shape{harness: func(_ int, s *spec) { s.Hogs = 3 }},
+		faults: func(ctx context.Context, w *world) error {
+			return errors.Join(pause(ctx, 3*time.Second), w.mended(ctx))
+		},
 	}
 	scenarios["descriptors-exhausted"] = scenario{faults: descriptorsExhausted}
 	scenarios["rolling-upgrade"] = scenario{
