@@ -43,25 +43,39 @@ type example struct {
 
 func examples() []example {
 	out := []example{
-		{"single.conf", "server-config --ws 127.0.0.1:8080 --leaf 127.0.0.1:7422 --store-dir /var/lib/nats",
-			&auth.ServerConfig{WebSocket: "127.0.0.1:8080", Leaf: "127.0.0.1:7422", StoreDir: "/var/lib/nats"}, nil},
-		{"single-tls.conf", "server-config --listen 0.0.0.0:4222 --ws 0.0.0.0:443 --leaf 0.0.0.0:7422 --monitor 127.0.0.1:8222 --tls-cert " + cert +
-			" --tls-key " + certKey + " --store-dir /var/lib/nats",
-			&auth.ServerConfig{Listen: "0.0.0.0:4222", WebSocket: "0.0.0.0:443", Leaf: "0.0.0.0:7422", Monitor: "127.0.0.1:8222",
-				TLSCert: cert, TLSKey: certKey, StoreDir: "/var/lib/nats"}, nil},
+		{
+			"single.conf", "server-config --ws 127.0.0.1:8080 --leaf 127.0.0.1:7422 --store-dir /var/lib/nats",
+			&auth.ServerConfig{WebSocket: "127.0.0.1:8080", Leaf: "127.0.0.1:7422", StoreDir: "/var/lib/nats"}, nil,
+		},
+		{
+			"single-tls.conf", "server-config --listen 0.0.0.0:4222 --ws 0.0.0.0:443 --leaf 0.0.0.0:7422 --monitor 127.0.0.1:8222 --tls-cert " + cert +
+				" --tls-key " + certKey + " --store-dir /var/lib/nats",
+			&auth.ServerConfig{
+				Listen: "0.0.0.0:4222", WebSocket: "0.0.0.0:443", Leaf: "0.0.0.0:7422", Monitor: "127.0.0.1:8222",
+				TLSCert: cert, TLSKey: certKey, StoreDir: "/var/lib/nats",
+			}, nil,
+		},
 	}
 	for i := range 3 {
 		name := fmt.Sprintf("n%d", i+1)
 		routes := []string{"n1:6222", "n2:6222", "n3:6222"}
 		out = append(out,
-			example{"cluster-" + name + ".conf", "server-config --name " + name + " --listen 0.0.0.0:4222 --cluster 0.0.0.0:6222 --routes " +
-				strings.Join(routes, ",") + " --cluster-secret secret --store-dir /var/lib/nats --insecure-no-tls",
-				&auth.ServerConfig{Name: name, Listen: "0.0.0.0:4222", Cluster: "0.0.0.0:6222", Routes: routes, ClusterSecret: secret,
-					StoreDir: "/var/lib/nats", InsecureNoTLS: true}, nil},
-			example{"cluster-" + name + "-tls.conf", "server-config --name " + name + " --listen 0.0.0.0:4222 --ws 0.0.0.0:443 --cluster 0.0.0.0:6222 --routes " +
-				strings.Join(routes, ",") + " --tls-cert " + cert + " --tls-key " + certKey + " --tls-ca " + ca + " --store-dir /var/lib/nats",
-				&auth.ServerConfig{Name: name, Listen: "0.0.0.0:4222", WebSocket: "0.0.0.0:443", Cluster: "0.0.0.0:6222", Routes: routes,
-					TLSCert: cert, TLSKey: certKey, CA: ca, StoreDir: "/var/lib/nats"}, nil})
+			example{
+				"cluster-" + name + ".conf", "server-config --name " + name + " --listen 0.0.0.0:4222 --cluster 0.0.0.0:6222 --routes " +
+					strings.Join(routes, ",") + " --cluster-secret secret --store-dir /var/lib/nats --insecure-no-tls",
+				&auth.ServerConfig{
+					Name: name, Listen: "0.0.0.0:4222", Cluster: "0.0.0.0:6222", Routes: routes, ClusterSecret: secret,
+					StoreDir: "/var/lib/nats", InsecureNoTLS: true,
+				}, nil,
+			},
+			example{
+				"cluster-" + name + "-tls.conf", "server-config --name " + name + " --listen 0.0.0.0:4222 --ws 0.0.0.0:443 --cluster 0.0.0.0:6222 --routes " +
+					strings.Join(routes, ",") + " --tls-cert " + cert + " --tls-key " + certKey + " --tls-ca " + ca + " --store-dir /var/lib/nats",
+				&auth.ServerConfig{
+					Name: name, Listen: "0.0.0.0:4222", WebSocket: "0.0.0.0:443", Cluster: "0.0.0.0:6222", Routes: routes,
+					TLSCert: cert, TLSKey: certKey, CA: ca, StoreDir: "/var/lib/nats",
+				}, nil,
+			})
 	}
 	for _, s := range []struct{ file, url, flags, ca string }{
 		{"site.conf", "nats-leaf://hub:7422", " --insecure-no-tls", ""},
@@ -69,8 +83,10 @@ func examples() []example {
 		{"site-ws.conf", "ws://hub:8080", " --insecure-no-tls", ""},
 		{"site-wss.conf", "wss://hub:443", " --tls-ca " + ca, ca},
 	} {
-		out = append(out, example{s.file, "site-config --leaf " + s.url + " --site-creds " + siteCred + s.flags, nil,
-			&auth.SiteConfig{Hubs: []string{s.url}, Credentials: siteCred, CA: s.ca, InsecureNoTLS: s.ca == ""}})
+		out = append(out, example{
+			s.file, "site-config --leaf " + s.url + " --site-creds " + siteCred + s.flags, nil,
+			&auth.SiteConfig{Hubs: []string{s.url}, Credentials: siteCred, CA: s.ca, InsecureNoTLS: s.ca == ""},
+		})
 	}
 	return out
 }

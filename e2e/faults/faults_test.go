@@ -97,7 +97,7 @@ func runScenario(t *testing.T, name string, sp spec) *report {
 // once runs a scenario and returns what it has shown and what was wrong.
 func once(t *testing.T, name string, sp spec) (r *report, wrong []string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "faults-")
+	dir, err := os.MkdirTemp("", "faults-") //nolint:usetesting // it is kept when something was wrong
 	require.NoError(t, err)
 	sc := scenarios[name]
 	w, err := newWorld(dir, sc.shape, sp)
@@ -184,7 +184,6 @@ func newReport(events []history.Event) *report {
 	slices.SortStableFunc(events, func(a, b history.Event) int { return int(a.At - b.At) })
 	r := &report{runs: 1, outcomes: map[history.Result]int{}}
 	last := map[string]time.Duration{} // by side: its last probe
-	var mended []time.Duration         // since when each side's next probe is waited for
 	waits := map[string]time.Duration{}
 	open, broken := 0, false
 	for _, e := range events {
@@ -200,7 +199,6 @@ func newReport(events []history.Event) *report {
 				broken, r.inFlight = true, open
 			}
 			if strings.HasPrefix(e.Detail, "mended") {
-				mended = append(mended, e.At)
 				for side := range last {
 					waits[side] = e.At
 				}

@@ -464,11 +464,11 @@ func (h *harness) final(ctx context.Context) {
 	for _, name := range h.Final {
 		wg.Go(func() {
 			var last error
-			err := poll(ctx, patience, func() (bool, error) {
+			err := poll(ctx, func() (bool, error) {
 				ask, cancel := context.WithTimeout(ctx, 30*time.Second)
 				defer cancel()
 				if _, last = h.boxes[name].ScriptCommand("true").Output(ask); last != nil {
-					return false, nil //nolint:nilerr // it is asked again
+					return false, nil
 				}
 				last = h.boxes[name].Command("true").Run(ask)
 				return last == nil, nil
@@ -492,7 +492,7 @@ func held() holdings {
 // leftovers waits until the process holds hardly more than before its work.
 func (h *harness) leftovers(ctx context.Context, before holdings) {
 	var now holdings
-	err := poll(ctx, patience, func() (bool, error) {
+	err := poll(ctx, func() (bool, error) {
 		now = held()
 		return now.goroutines <= before.goroutines+10 && now.descriptors <= before.descriptors+8, nil
 	}, func() string {

@@ -39,7 +39,7 @@ func (w *world) clean(ctx context.Context) error {
 	}
 	for _, p := range w.workers {
 		if !p.hasEnded() {
-			if err := p.stop(true); err != nil {
+			if err := p.stop(); err != nil {
 				w.left("worker %s does not end as it should: %v", p.name, err)
 			}
 		}
@@ -51,7 +51,7 @@ func (w *world) clean(ctx context.Context) error {
 	w.checkProcesses(ctx)
 	w.checkFiles()
 	for _, p := range w.registrars {
-		if err := p.stop(true); err != nil {
+		if err := p.stop(); err != nil {
 			w.left("%v", err)
 		}
 	}
@@ -62,7 +62,7 @@ func (w *world) clean(ctx context.Context) error {
 		return ""
 	})
 	for _, p := range w.hub {
-		if err := p.stop(true); err != nil {
+		if err := p.stop(); err != nil {
 			w.left("%v", err)
 		}
 	}
@@ -80,7 +80,7 @@ func (w *world) idle(ctx context.Context, h *harnesslib.Hub) error {
 			return err
 		}
 		var last string
-		err = poll(ctx, patience, func() (bool, error) {
+		err = poll(ctx, func() (bool, error) {
 			list, err := sb.Execs(ctx)
 			if err != nil {
 				last = err.Error()
@@ -133,7 +133,7 @@ func (w *world) ask(ctx context.Context, i int, page string, answer any) error {
 func (w *world) checkConnections(ctx context.Context, wrong func(connz) string) {
 	for i := range w.hub {
 		var last string
-		err := poll(ctx, patience, func() (bool, error) {
+		err := poll(ctx, func() (bool, error) {
 			var c connz
 			if err := w.ask(ctx, i, "/connz?limit=4096", &c); err != nil {
 				last = err.Error()
@@ -155,7 +155,7 @@ func (w *world) checkProcesses(ctx context.Context) {
 		ours[p.cmd.Process.Pid] = true
 	}
 	var found []string
-	err := poll(ctx, patience, func() (bool, error) {
+	err := poll(ctx, func() (bool, error) {
 		found = nil
 		entries, err := os.ReadDir("/proc")
 		if err != nil {

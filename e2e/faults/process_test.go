@@ -33,7 +33,7 @@ func (w *world) start(name, role, binary string, ready bool, env ...string) (*pr
 			return nil, err
 		}
 	}
-	p := &process{name: name, cmd: exec.Command(binary), log: filepath.Join(w.dir, name+".log"), ended: make(chan struct{})} //nolint:noctx // stop ends it
+	p := &process{name: name, cmd: exec.Command(binary), log: filepath.Join(w.dir, name+".log"), ended: make(chan struct{})}
 	p.cmd.Env = append([]string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + w.dir, "TMPDIR=" + w.tmp, worldVar + "=" + w.dir, roleVar + "=" + role,
 		"GOTRACEBACK=all",
@@ -94,11 +94,9 @@ func (p *process) kill() {
 	<-p.ended
 }
 
-// stop ends a process in good order: its input is closed, or it is told by TERM. Errors: it does not end, or not well.
-func (p *process) stop(term bool) error {
-	if term {
-		p.signal(syscall.SIGTERM)
-	}
+// stop ends a process in good order: it is told by TERM, and its input is closed. Errors: it does not end, or not well.
+func (p *process) stop() error {
+	p.signal(syscall.SIGTERM)
 	_ = p.stdin.Close() // may be closed already
 	return p.wait(patience)
 }

@@ -40,7 +40,10 @@ func init() {
 	}
 }
 
-func needRoot(tb testing.TB) { testenv.Need(tb, "root", os.Geteuid() == 0) }
+func needRoot(tb testing.TB) {
+	tb.Helper()
+	testenv.Need(tb, "root", os.Geteuid() == 0)
+}
 
 // diskBytes is the size of the small disk: its sandbox's file to read fits, and little else.
 const diskBytes = 2 << 20
@@ -123,7 +126,7 @@ func (b *built) build(script string) error {
 		if b.dir, b.err = os.MkdirTemp("", "faults-worker-"); b.err != nil {
 			return
 		}
-		out, err := exec.Command("sh", "-c", "set -e\n"+script+"\nCGO_ENABLED=0 go build -buildvcs=false -trimpath -o \"$1/workerd\" ./cmd/workerd", "sh", b.dir).CombinedOutput() //nolint:noctx,gosec // of constants
+		out, err := exec.Command("sh", "-c", "set -e\n"+script+"\nCGO_ENABLED=0 go build -buildvcs=false -trimpath -o \"$1/workerd\" ./cmd/workerd", "sh", b.dir).CombinedOutput() //nolint:gosec // of constants
 		if err != nil {
 			b.err = fmt.Errorf("build a worker: %w: %s", err, strings.TrimSpace(string(out)))
 		}
@@ -150,7 +153,7 @@ func upgraded(ctx context.Context, w *world) error {
 			return err
 		}
 		w.note("%s is replaced by a newer worker", box(i))
-		if err := errors.Join(w.workers[i].stop(true), w.startWorker(i)); err != nil {
+		if err := errors.Join(w.workers[i].stop(), w.startWorker(i)); err != nil {
 			return err
 		}
 	}

@@ -113,7 +113,7 @@ func leaderKilled(ctx context.Context, w *world) error {
 // leader is the server that leads the presence bucket.
 func (w *world) leader(ctx context.Context) (leader int, err error) {
 	last := ""
-	err = poll(ctx, patience, func() (bool, error) {
+	err = poll(ctx, func() (bool, error) {
 		var answer struct {
 			Accounts []struct {
 				Streams []struct {
@@ -297,7 +297,7 @@ const streamID = "h0-stream"
 
 // harnessKilled kills a harness in the middle of a stream; another one attaches and gets all of it.
 func harnessKilled(ctx context.Context, w *world) error {
-	err := poll(ctx, patience, func() (bool, error) {
+	err := poll(ctx, func() (bool, error) {
 		b, err := os.ReadFile(w.journal(0))
 		return strings.Contains(string(b), streamID), err
 	}, func() string { return "the stream has not begun" })

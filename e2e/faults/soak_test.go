@@ -28,7 +28,7 @@ func TestSoak(t *testing.T) {
 	if *soak == 0 {
 		t.Skip("it takes as long as one likes: asked for by -soak 3m, as make soak does")
 	}
-	dir, err := os.MkdirTemp("", "faults-")
+	dir, err := os.MkdirTemp("", "faults-") //nolint:usetesting // it is kept when something was wrong
 	require.NoError(t, err)
 	sh := shape{harness: func(_ int, s *spec) { s.Endless, s.Small = true, true }}
 	w, err := newWorld(dir, sh, spec{Seed: *seed, Rounds: 1})

@@ -92,5 +92,5 @@ func storm(ctx context.Context, w *world) error {
 	if err := hubKilled(false)(ctx, w); err != nil {
 		return err
 	}
-	return errors.Join(w.known(ctx, h, stormSize+w.boxes), p.stop(true))
+	return errors.Join(w.known(ctx, h, stormSize+w.boxes), p.stop())
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -263,8 +264,8 @@ func (w *world) startHarness(i int) error {
 		return err
 	}
 	s.URL, s.Creds = url, creds
-	if w.shape.harness != nil {
-		w.shape.harness(i, &s)
+	if w.harness != nil {
+		w.harness(i, &s)
 	}
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -332,7 +333,7 @@ func (w *world) connect(ctx context.Context) (*harnesslib.Hub, error) {
 // known waits until so many sandboxes are in presence and not suspect.
 func (w *world) known(ctx context.Context, h *harnesslib.Hub, n int) error {
 	var last string
-	return poll(ctx, patience, func() (bool, error) {
+	return poll(ctx, func() (bool, error) {
 		list, err := h.List(ctx)
 		if err != nil {
 			last = err.Error()
@@ -350,15 +351,15 @@ func (w *world) known(ctx context.Context, h *harnesslib.Hub, n int) error {
 }
 
 // poll asks until the answer is yes. Errors: the question's own; it did not come to be in time, in the words of what.
-func poll(ctx context.Context, limit time.Duration, question func() (bool, error), what func() string) error {
-	end := time.Now().Add(limit)
+func poll(ctx context.Context, question func() (bool, error), what func() string) error {
+	end := time.Now().Add(patience)
 	for {
 		ok, err := question()
 		if ok || err != nil {
 			return err
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("not within %s: %s", limit, what())
+			return fmt.Errorf("not within %s: %s", patience, what())
 		}
 		if err := pause(ctx, 20*time.Millisecond); err != nil {
 			return err
@@ -411,7 +412,7 @@ func (w *world) down() error {
 
 // close undoes what prepare has done; the files of the sandboxes may be gone then.
 func (w *world) close() {
-	for i := len(w.undo) - 1; i >= 0; i-- {
-		w.undo[i]()
+	for _, undo := range slices.Backward(w.undo) {
+		undo()
 	}
 }
