@@ -126,7 +126,7 @@ func (b *built) build(script string) error {
 		if b.dir, b.err = os.MkdirTemp("", "faults-worker-"); b.err != nil {
 			return
 		}
-		out, err := exec.Command("sh", "-c", "set -e\n"+script+"\nCGO_ENABLED=0 go build -buildvcs=false -trimpath -o \"$1/workerd\" ./cmd/workerd", "sh", b.dir).CombinedOutput() //nolint:gosec // of constants
+		out, err := exec.Command("sh", "-c", "set -e\n"+script+"\nCGO_ENABLED=0 go build -buildvcs=false -trimpath -o \"$1/workerd\" ./cmd/workerd", "sh", b.dir).CombinedOutput()
 		if err != nil {
 			b.err = fmt.Errorf("build a worker: %w: %s", err, strings.TrimSpace(string(out)))
 		}
