@@ -107,6 +107,9 @@ func pidOf(t *testing.T, tr transport.Transport) int {
 	return pid
 }
 
+// killWorker ends the worker W, and itself when that is gone: nobody else would end it.
+const killWorker = `kill -9 $W; while [ -d /proc/$W ]; do sleep 0.01; done`
+
 // TestWorkerKilled: what was under way is lost, and the next operation starts another one.
 func TestWorkerKilled(t *testing.T) {
 	cfg := near(t)
@@ -114,8 +117,8 @@ func TestWorkerKilled(t *testing.T) {
 	tr := openWorker(t, cfg)
 	pid := pidOf(t, tr)
 	for name, c := range map[string]transport.Command{
-		"collected": {Script: "echo ran >>ran; kill -9 " + "$W; sleep 300"},
-		"streaming": {Script: "echo ran >>ran; kill -9 " + "$W; sleep 300", Stdout: &bytes.Buffer{}},
+		"collected": {Script: "echo ran >>ran; " + killWorker},
+		"streaming": {Script: "echo ran >>ran; " + killWorker, Stdout: &bytes.Buffer{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Env = []string{fmt.Sprintf("W=%d", pidOf(t, tr))}
@@ -128,7 +131,7 @@ func TestWorkerKilled(t *testing.T) {
 	b, err := tr.Files().ReadFile(t.Context(), "ran")
 	require.NoError(t, err)
 	require.Equal(t, "ran\nran\n", string(b), "what may have run is not run again")
-	once := transport.Command{Script: "[ -e once ] && echo second || { : >once; kill -9 $W; sleep 300; }", Repeatable: true}
+	once := transport.Command{Script: "[ -e once ] && echo second || { : >once; " + killWorker + "; }", Repeatable: true}
 	once.Env = []string{fmt.Sprintf("W=%d", pidOf(t, tr))}
 	require.Equal(t, "second\n", string(run(t, tr, once).Stdout))
 	require.Equal(t, int64(1), tr.Stats().Fallbacks)
