@@ -12,6 +12,9 @@ const (
 	silenceLimit = PresenceTTL - time.Second
 	// repeatAfter is how long nothing may be heard of a request before it is sent again: a keep-alive is overdue then.
 	repeatAfter = keepAliveEvery + time.Second
+	// repeatFirst is repeatAfter for the first repeat of a request of which nothing was heard at all: most are answered at
+	// once, and one that fell into the death of the worker's hub server should not wait for the next keep-alive.
+	repeatFirst = time.Second
 	// comeBack is how long after our own reconnect a worker may be on its way back, too: a hub that restarts has lost all
 	// of its clients.
 	comeBack = 15 * time.Second
@@ -125,11 +128,16 @@ func (a *asking) look() (next time.Duration, err error) {
 	if quiet >= silenceLimit {
 		return 0, fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, a.reply[lastDot(a.reply)+1:], silenceLimit)
 	}
-	if quiet >= repeatAfter && time.Since(a.tried) >= repeatAfter {
-		a.againLocked()
+	wait := repeatAfter
+	if a.last.IsZero() && a.sent == 1 {
+		wait = repeatFirst
 	}
-	if quiet < repeatAfter {
-		return repeatAfter - quiet, nil
+	if quiet >= wait && time.Since(a.tried) >= wait {
+		a.againLocked()
+		wait = repeatAfter
+	}
+	if quiet < wait {
+		return wait - quiet, nil
 	}
 	return min(repeatAfter, silenceLimit-quiet), nil
 }

@@ -219,7 +219,7 @@ func (c *Caller) request(ctx context.Context, t Target, subject string, id, op O
 		return err
 	}
 	w.asking.opens()
-	silence := time.NewTimer(repeatAfter)
+	silence := time.NewTimer(repeatFirst)
 	defer silence.Stop()
 	for {
 		select {

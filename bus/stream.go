@@ -76,7 +76,7 @@ func (c *Caller) open(ctx context.Context, t Target, verb string, op OpID, req p
 	s.asking.opens()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.watchdog = time.AfterFunc(repeatAfter, s.checkSilence)
+	s.watchdog = time.AfterFunc(repeatFirst, s.checkSilence)
 	return s, nil
 }
 
