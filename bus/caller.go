@@ -140,6 +140,9 @@ func (c *Caller) replySubject(t Target, op OpID) string {
 
 // publish sends a request as soon as the client is connected.
 func (c *Caller) publish(ctx context.Context, subject, reply string, payload []byte) error {
+	if ctx.Err() != nil { // nothing is sent for somebody who has given up
+		return fmt.Errorf("%w: %w", ErrPublish, c.conn.cause(ctx))
+	}
 	if limit := c.conn.MaxMessage(); len(payload) > limit {
 		return Errorf(sandbusv1.Code_CODE_TOO_LARGE, "the request has %d bytes, one message holds %d", len(payload), limit)
 	}

@@ -328,7 +328,7 @@ func (n *network) workerAt(t *testing.T, url, token string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), workerVar+"=1", "SANDBUS_URL="+url, "SANDBUS_TOKEN="+token,
-		"SANDBUS_DIR="+n.dir, "XDG_STATE_HOME="+n.state, "SANDBUS_LOG_LEVEL=warn")
+		"SANDBUS_DIR="+n.dir, "SANDBUS_STATE_DIR="+n.state, "SANDBUS_LOG_LEVEL=warn")
 	cmd.Stderr = os.Stderr
 	require.NoError(t, cmd.Start())
 	t.Cleanup(func() {

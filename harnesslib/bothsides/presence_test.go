@@ -154,7 +154,7 @@ func (n *network) duplicate(t *testing.T) (said string, status int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), workerVar+"=1", "SANDBUS_URL="+n.hub.URL(), "SANDBUS_TOKEN="+n.token(t, bus.RoleSandbox, "box"),
-		"SANDBUS_DIR="+n.dir, "XDG_STATE_HOME="+t.TempDir(), "SANDBUS_LOG_LEVEL=error")
+		"SANDBUS_DIR="+n.dir, "SANDBUS_STATE_DIR="+t.TempDir(), "SANDBUS_LOG_LEVEL=error")
 	out, err := cmd.CombinedOutput()
 	var ee *exec.ExitError
 	require.ErrorAs(t, err, &ee)

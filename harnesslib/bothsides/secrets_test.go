@@ -25,7 +25,7 @@ import (
 // startProcess runs a worker's binary for the length of the test.
 func (n *network) startProcess(t *testing.T, cmd *exec.Cmd, env ...string) *exec.Cmd {
 	t.Helper()
-	cmd.Env = append(os.Environ(), workerVar+"=1", "SANDBUS_URL="+n.hub.URL(), "SANDBUS_DIR="+n.dir, "XDG_STATE_HOME="+n.state,
+	cmd.Env = append(os.Environ(), workerVar+"=1", "SANDBUS_URL="+n.hub.URL(), "SANDBUS_DIR="+n.dir, "SANDBUS_STATE_DIR="+n.state,
 		"SANDBUS_LOG_LEVEL=warn")
 	cmd.Env = append(cmd.Env, env...)
 	if cmd.Stderr == nil {
