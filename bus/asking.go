@@ -12,8 +12,9 @@ const (
 	silenceLimit = PresenceTTL - time.Second
 	// repeatAfter is how long nothing may be heard of a request before it is sent again: a keep-alive is overdue then.
 	repeatAfter = keepAliveEvery + time.Second
-	// repeatFirst is repeatAfter for the first repeat of a request of which nothing was heard at all: most are answered at
-	// once, and one that fell into the death of the worker's hub server should not wait for the next keep-alive.
+	// repeatFirst is repeatAfter for the first repeat of a request of which nothing was heard at all; it doubles with each
+	// one. Most are answered at once, and one that fell into the death of the worker's hub server, or into a cut, should not
+	// wait for the next keep-alive.
 	repeatFirst = time.Second
 	// comeBack is how long after our own reconnect a worker may be on its way back, too: a hub that restarts has lost all
 	// of its clients.
@@ -128,16 +129,18 @@ func (a *asking) look() (next time.Duration, err error) {
 	if quiet >= silenceLimit {
 		return 0, fmt.Errorf("%w: nothing heard of op %s for %s", ErrPeerSilent, a.reply[lastDot(a.reply)+1:], silenceLimit)
 	}
-	wait := repeatAfter
-	if a.last.IsZero() && a.sent == 1 {
-		wait = repeatFirst
-	}
-	if quiet >= wait && time.Since(a.tried) >= wait {
+	wait, since := a.patienceLocked(), min(quiet, time.Since(a.tried))
+	if since >= wait {
 		a.againLocked()
-		wait = repeatAfter
+		wait, since = a.patienceLocked(), 0
 	}
-	if quiet < wait {
-		return wait - quiet, nil
+	return min(wait-since, silenceLimit-quiet), nil
+}
+
+// patienceLocked is how long nothing may be heard before the request is sent again.
+func (a *asking) patienceLocked() time.Duration {
+	if a.last.IsZero() {
+		return min(repeatFirst<<min(max(a.sent, 1)-1, 3), repeatAfter)
 	}
-	return min(repeatAfter, silenceLimit-quiet), nil
+	return repeatAfter
 }

@@ -82,16 +82,16 @@ func TestAbortBehindAFullLink(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	c := sb.Command("yes")
-	var got int64 // stands still once the link is full
+	var got atomic.Int64
 	shut := false
 	c.Stdout = writerFunc(func(b []byte) (int, error) {
-		if got += int64(len(b)); got > 1<<20 && !shut {
+		if got.Add(int64(len(b))) > 1<<20 && !shut {
 			shut = true
 			link.Lock()
 			go func() { // once there is output that cannot come
 				for {
 					list, err := sb.Execs(t.Context())
-					if err != nil || len(list) == 1 && list[0].Output > got {
+					if err != nil || len(list) == 1 && list[0].Output > got.Load() {
 						cancel(errEnough)
 						return
 					}
